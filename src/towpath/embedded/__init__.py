@@ -1,6 +1,6 @@
 """Private servers for one process: a Valkey, a cluster, a set of sentinels. No client library.
 
-The object store is in `towpath.embedded.objects`: few need it, and its imports take a while.
+The object store is in `towpath.embedded.objects`, because few need it and its imports are slow.
 """
 
 from towpath.embedded.errors import (

@@ -89,7 +89,7 @@ class DataDirectoryInUse(EmbeddedError):
         super().__init__(f"{directory} is in use by {_in_use_by(pid, owner)}")
         self.directory = directory
         self.pid, self.owner = pid, owner or pid
-        """The server, and the process that started it: that one is to be stopped."""
+        """The process of the server, and the process that started it, which is to be stopped."""
 
 
 def _in_use_by(pid: int, owner: int) -> str:

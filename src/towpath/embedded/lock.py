@@ -2,8 +2,8 @@
 
 The lock is an flock on a file in the directory, and the *server* holds it: it inherits the open
 file, and this process then closes its own. So the lock lasts exactly as long as a server can
-still write to the directory, whatever happens to the process that started it. (Held by the
-starter, it would be free while an orphan still writes; a pid file alone would be wrong after a
+still write to the directory, whatever happens to the process that started it. (If the starter held
+the lock, it would be free while an orphan still writes; a pid file alone would be wrong after a
 crash.)
 """
 
@@ -24,10 +24,10 @@ from towpath.embedded.process import Address, answering_pid, wait_until
 # How long a server whose parent died may take to be gone: saving is quick, loading cannot be
 # interrupted.
 _ORPHAN_WITHIN = 30.0
-# The same for one the system is ending already: it answers nothing, and its entry in /proc goes
-# piece by piece.
+# The same for a server that the system is ending already: it does not answer, and its entry in
+# /proc disappears piece by piece.
 _ENDING_WITHIN = 5.0
-_SIGNED = 1024
+_RECORD_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,29 +49,29 @@ class Holder:
 
 
 class Lock:
-    """The lock while its owner has it: to be handed to a server, and signed."""
+    """The lock while this process has it, before it is passed to a server."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
     def sign(self, holder: Holder) -> None:
-        """Say who holds it, for the message that the next one gets."""
-        # In place, because the lock is this very file, and in one call of one length: whoever reads
-        # it meanwhile, or after a crash, finds one holder or the other.
-        text = json.dumps(asdict(holder)).encode().ljust(_SIGNED)
+        """Write who holds the lock, for the error of a process that finds it taken."""
+        # The file is overwritten in place, because it is the lock, and in one call of a fixed
+        # length, so that a reader finds one holder or the other, also after a crash.
+        text = json.dumps(asdict(holder)).encode().ljust(_RECORD_BYTES)
         os.pwrite(self.descriptor, text, 0)
 
 
 @contextmanager
 def locked(home: Home) -> Generator[Lock]:
-    """Hold the data directory until the block ends; a server started with it holds it on.
+    """Hold the data directory until the block ends. A server that gets the lock goes on holding it.
 
     Raises DataDirectoryInUse if a server runs there whose owner lives. One whose owner is dead
     is shut down cleanly first, if it proves to be the server of this directory.
     """
     descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        _take(descriptor, home.path)
+        _acquire(descriptor, home.path)
         lock = Lock(descriptor)
         lock.sign(Holder(owner=os.getpid()))
         yield lock
@@ -80,23 +80,23 @@ def locked(home: Home) -> Generator[Lock]:
         os.close(descriptor)
 
 
-def _take(descriptor: int, directory: Path) -> None:
-    if _try(descriptor):
+def _acquire(descriptor: int, directory: Path) -> None:
+    if _try_lock(descriptor):
         return
-    holder = _read(descriptor)
-    match _parent(holder.server):
+    holder = _read_holder(descriptor)
+    match _parent_pid(holder.server):
         case holder.owner:
-            patience = 0.0
+            within = 0.0
         case None:
-            patience = _ENDING_WITHIN
+            within = _ENDING_WITHIN
         case _:
-            patience = _shut_down(holder, directory)
-    if not wait_until(lambda: _try(descriptor), within=patience):
-        holder = _read(descriptor)
+            within = _shut_down(holder, directory)
+    if not wait_until(lambda: _try_lock(descriptor), within=within):
+        holder = _read_holder(descriptor)
         raise DataDirectoryInUse(directory, holder.pid, owner=holder.owner)
 
 
-def _try(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -104,7 +104,7 @@ def _try(descriptor: int) -> bool:
     return True
 
 
-def _read(descriptor: int) -> Holder:
+def _read_holder(descriptor: int) -> Holder:
     try:
         record: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
         return Holder(**record)
@@ -112,11 +112,11 @@ def _read(descriptor: int) -> Holder:
         return Holder()
 
 
-def _parent(pid: int) -> int | None:
+def _parent_pid(pid: int) -> int | None:
     """The parent of a process, read from /proc; None if there is no such process (or no /proc).
 
-    A process whose parent has died has another one, so comparing it with the recorded owner is
-    not fooled by a pid that was given to a new process.
+    A process whose parent has died gets another parent. So comparing the parent with the recorded
+    owner also works if the owner's pid was given to a new process.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -126,10 +126,10 @@ def _parent(pid: int) -> int | None:
 
 
 def _shut_down(holder: Holder, directory: Path) -> float:
-    """Ask an orphaned server to end, and return how long to wait for it.
+    """Ask an orphaned server to end. Returns how many seconds to wait for it.
 
-    A process that does not prove to be the server of this directory is left alone; it may be a
-    stranger, or the server in the middle of its end.
+    A process that does not prove to be the server of this directory is left alone; it may be
+    another program, or the server while it ends.
     """
     if not _is_server_of(holder, directory):
         return _ENDING_WITHIN

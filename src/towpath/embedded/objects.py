@@ -1,8 +1,8 @@
 """A private object store that speaks S3: SeaweedFS from a wheel, for `towpath up --objects`.
 
 It is one program with four servers in it (master, volume, filer, S3), each on a TCP port of this
-machine, with gRPC 10000 above it. Objects can't be had over HTTP without a key; the gRPC ports ask
-for none, so that who has an account on this machine is trusted.
+machine, with gRPC 10000 above it. Objects can't be read over HTTP without a key; the gRPC ports ask
+for none, so everybody with an account on this machine is trusted.
 """
 
 import http.client
@@ -29,7 +29,7 @@ _WITHIN = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where the four servers listen."""
+    """The ports of the four servers."""
 
     master: int
     volume: int
@@ -38,11 +38,12 @@ class Ports:
 
 
 class EmbeddedObjects(Owned):
-    """An object store of this process's own, with everything in *data*. It takes some 3 s to start.
+    """An object store that belongs to this process, with its data in *data*. Starts in some 3 s.
 
-    No second one can run on that directory, and it ends with this process at the latest, also when
-    this process is killed. What is stored stays. Address and keys are what an S3 client needs. They
-    are chosen at the first start and stay the same, unless somebody has taken a port meanwhile.
+    No second one can run on that directory, and it ends with this process at the latest, even if
+    this process is killed. Stored objects stay. The address and the keys are what an S3 client
+    needs. They are chosen at the first start and stay the same, unless another program has taken a
+    port meanwhile.
     """
 
     def __init__(self, data: Path, *, binary: Path | None = None) -> None:
@@ -52,10 +53,10 @@ class EmbeddedObjects(Owned):
         self._keys = kept_keys(self._home.path / "s3.json")
         self._ports: Ports | None = None
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- start and stop --------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start it and return once it takes objects.
+        """Start the object store. Returns once it accepts objects.
 
         Raises ServerDidNotStart with the end of its log, or DataDirectoryInUse.
         """
@@ -66,10 +67,10 @@ class EmbeddedObjects(Owned):
         return self
 
     def stop(self) -> None:
-        """End it; returns when it has ended.
+        """Stop the object store. Returns when it has ended.
 
-        It is killed: asked to end, it waits 15 s for connections of its own. What it has
-        acknowledged is written by then, and what a crash leaves it reads at its start.
+        It is killed, because on SIGTERM it waits 15 s for its own connections. Acknowledged objects
+        are written by then, and it recovers from a crash at its start.
         """
         if self._process is not None and self._process.alive:
             self._process.kill()
@@ -99,11 +100,11 @@ class EmbeddedObjects(Owned):
     # -- how -------------------------------------------------------------------------------------
 
     def _start_on_some_ports(self, lock: Lock) -> None:
-        """Start it where it was; on other ports if someone else has those now."""
+        """Start it on the same ports as before; on others if one of them is taken."""
         kept = self._home.path / "ports.json"
         for left in reversed(range(_PORT_TRIES)):
-            self._ports = _kept_ports(kept) or _free_ports()
-            # Its master keeps what it knows under the number of its port.
+            self._ports = _read_ports(kept) or _free_ports()
+            # SeaweedFS's master stores its state under the number of its port.
             replace_file(kept, json.dumps(asdict(self._ports)))
             try:
                 self._start_once(lock, self._ports)
@@ -115,14 +116,14 @@ class EmbeddedObjects(Owned):
 
     def _start_once(self, lock: Lock, ports: Ports) -> None:
         home = self._home
-        replace_file(home.path / "security.toml", _guarded())
+        replace_file(home.path / "security.toml", _security_config())
         (home.path / "objects").mkdir(mode=0o700, exist_ok=True)
         process = ServerProcess(
             self._command(ports), directory=home.path, log=home.log, keep=[lock.descriptor]
         )
         self._process = process
         lock.sign(Holder(owner=os.getpid(), server=process.pid, port=ports.s3))
-        process.wait_until_ready(lambda: _takes_objects(ports), within=_START_WITHIN)
+        process.wait_until_ready(lambda: _accepts_objects(ports), within=_START_WITHIN)
 
     def _command(self, ports: Ports) -> list[str]:
         options = {
@@ -130,7 +131,7 @@ class EmbeddedObjects(Owned):
             "ip": LOOPBACK,
             "ip.bind": LOOPBACK,
             "master.port": ports.master,
-            "master.electionTimeout": "1s",  # it votes alone, and would wait 10 s for others
+            "master.electionTimeout": "1s",  # the only master would wait 10 s for other votes
             "master.telemetry": "false",
             "master.volumeSizeLimitMB": _VOLUME_MB,
             "volume.port": ports.volume,
@@ -158,8 +159,8 @@ def find_weed() -> Path:
 
 
 def running_at(data: Path) -> tuple[str, str, str] | None:
-    """Address, access key and secret of the one that runs on *data*, whoever started it; None if
-    none does.
+    """Address, access key and secret key of the object store that runs on *data*, in any process;
+    None if none does.
     """
     try:
         ports = Ports(**json.loads((data / "ports.json").read_text()))
@@ -170,7 +171,7 @@ def running_at(data: Path) -> tuple[str, str, str] | None:
     return None if is_free(ports.s3) else (address, keys["accessKey"], keys["secretKey"])
 
 
-def _kept_ports(path: Path) -> Ports | None:
+def _read_ports(path: Path) -> Ports | None:
     """The ports in *path*, if they are free."""
     if not path.exists():
         return None
@@ -189,7 +190,7 @@ def _free_ports() -> Ports:
 
 
 def kept_keys(path: Path) -> dict[str, str]:
-    """The keys in *path*, made at the first start and readable for their owner alone."""
+    """The keys in *path*, which is made at the first start and readable only for its owner."""
     keys = {"accessKey": secrets.token_hex(10), "secretKey": secrets.token_urlsafe(30)}
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
     identity = {"name": "towpath", "credentials": [keys], "actions": actions}
@@ -201,22 +202,22 @@ def kept_keys(path: Path) -> dict[str, str]:
         raise FileDamaged(path) from error
 
 
-def _guarded() -> str:
-    """Keys that the servers show each other, so that none of them answers to others."""
+def _security_config() -> str:
+    """SeaweedFS's file of keys that its servers show each other: they refuse other callers."""
     tables = ("jwt.signing", "jwt.signing.read", "jwt.filer_signing", "jwt.filer_signing.read")
     return "".join(f'[{table}]\nkey = "{secrets.token_urlsafe(30)}"\n' for table in tables)
 
 
-def _takes_objects(ports: Ports) -> bool:
-    """Whether the gateway is there, and there is room behind it."""
+def _accepts_objects(ports: Ports) -> bool:
+    """Whether the S3 gateway answers, and the master can assign room for an object."""
     if _answer(ports.s3, "/healthz") is None:
         return False
-    said = _answer(ports.master, "/dir/assign")
-    return said is not None and "fid" in json.loads(said)
+    reply = _answer(ports.master, "/dir/assign")
+    return reply is not None and "fid" in json.loads(reply)
 
 
 def _answer(port: int, path: str) -> bytes | None:
-    """The body of a 200 at *path*; None if there is no such answer yet."""
+    """The body of a 200 answer at *path*; None for any other answer, or none."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_WITHIN)
     try:
         connection.request("GET", path)

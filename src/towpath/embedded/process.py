@@ -1,7 +1,7 @@
 """One server process: its start, its signals, the end of its log, and waiting for it.
 
-And just enough of the Redis protocol to ask it a question over a raw socket: so that `embedded`
-needs no client library, and only the engine imports one.
+It also has just enough of the Redis protocol to send the server commands over a raw socket, so that
+`embedded` needs no client library, and only the engine imports one.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class ServerConnection:
         self._replies = self._socket.makefile("rb")
 
     def ask(self, *words: Word) -> Reply:
-        """Send one command and return its reply; an error reply raises CommandRefused."""
+        """Send one command and return its reply. Raises CommandRefused for an error reply."""
         self._socket.sendall(encode(*words))
         return self._reply(words)
 
@@ -77,28 +77,28 @@ class ServerConnection:
 
 
 def ask(address: Address, *words: Word) -> Reply:
-    """Ask one question on a connection of its own."""
+    """Send one command on a connection of its own. Raises CommandRefused for an error reply."""
     with ServerConnection(address) as connection:
         return connection.ask(*words)
 
 
 def ask_fields(address: Address, *words: Word) -> dict[str, str]:
-    """Ask for a text of `name:value` lines: INFO, CLUSTER INFO."""
+    """Send a command whose reply has lines of `name:value`, as INFO, and return them as a dict."""
     return fields(ask(address, *words))
 
 
 def fields(reply: Reply) -> dict[str, str]:
-    """A reply of `name:value` lines as a dict; any other reply is an empty one."""
+    """A reply of `name:value` lines as a dict; empty for any other reply."""
     return dict(line.split(":", 1) for line in text(reply).splitlines() if ":" in line)
 
 
 def text(reply: Reply) -> str:
-    """A reply as text; empty if it is none."""
+    """A reply as text; empty if it is no text."""
     return reply.decode() if isinstance(reply, bytes) else ""
 
 
 def items(reply: Reply) -> list[Reply]:
-    """A reply as a list; empty if it is none."""
+    """A reply as a list; empty if it is no list."""
     return reply if isinstance(reply, list) else []
 
 
@@ -127,9 +127,9 @@ _LONGEST_PAUSE = 0.025
 
 
 def wait_until(fact: Callable[[], bool], *, within: float) -> bool:
-    """Look for *fact* until it holds (True) or *within* seconds have passed (False).
+    """Wait until *fact* is true. Returns False if it is not after *within* seconds.
 
-    The first look is immediate and the pauses grow from 1 ms, so that a quick fact is seen
+    The first check is immediate and the pauses grow from 1 ms, so that a quick fact is seen
     quickly and a slow one costs next to no CPU.
     """
     end = time.monotonic() + within
@@ -173,8 +173,8 @@ _TAIL_BYTES = 16_384
 def answering_pid(address: Address) -> int:
     """The pid of the server that is ready for work at *address*.
 
-    PING alone would not do: a stranger may have been faster to a port. INFO alone would not
-    either: a server answers it while it still loads its data.
+    PING alone is not enough, because another server may have taken the port. INFO alone is not
+    enough either, because a server answers it while it still loads its data.
     """
     with ServerConnection(address) as connection:
         connection.ask("PING")
@@ -182,7 +182,7 @@ def answering_pid(address: Address) -> int:
 
 
 class ServerProcess:
-    """A started server program. It is reaped by whichever method first sees its end."""
+    """A started server program. The method that first sees its end reaps it."""
 
     def __init__(
         self, argv: Sequence[str], *, directory: Path, log: Path, keep: Sequence[int] = ()
@@ -201,19 +201,19 @@ class ServerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, minus the signal if one did it; None while it is alive."""
+        """Its exit code, or the negative number of the signal that ended it; None while alive."""
         return self._child.poll()
 
     def send(self, number: signal.Signals) -> None:
         self._child.send_signal(number)
 
     def kill(self) -> None:
-        """End it at once, also while it is paused; returns when it has ended."""
+        """Send SIGKILL, which also ends a paused process. Returns when it has ended."""
         self._child.kill()
         self._child.wait()
 
     def stop(self, *, within: float) -> None:
-        """Ask it to end, also while it is paused; kill it if it has not ended in time."""
+        """Send SIGTERM, also to a paused process; kill it if it has not ended in time."""
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
         try:
@@ -222,17 +222,19 @@ class ServerProcess:
             self.kill()
 
     def wait_for_answer(self, address: Address, *, within: float) -> None:
-        """Return once this very process answers at *address*; ServerDidNotStart otherwise."""
+        """Return once this very process answers at *address*. Raises ServerDidNotStart."""
         self.wait_until_ready(lambda: self._answers(address), within=within)
 
     def wait_until_ready(self, ready: Callable[[], bool], *, within: float) -> None:
-        """Return once *ready* says so; ServerDidNotStart if it ends before, or takes too long."""
-        settled = wait_until(lambda: not self.alive or ready(), within=within)
+        """Return once *ready* is true. Raises ServerDidNotStart if the process ends first, or takes
+        too long.
+        """
+        done = wait_until(lambda: not self.alive or ready(), within=within)
         if not self.alive:
-            raise self._failed(f"the server ended with code {self._child.returncode}")
-        if not settled:
+            raise self._start_error(f"the server ended with code {self._child.returncode}")
+        if not done:
             self.kill()
-            raise self._failed(f"the server gave no answer within {within:g} s")
+            raise self._start_error(f"the server gave no answer within {within:g} s")
 
     def _answers(self, address: Address) -> bool:
         try:
@@ -240,10 +242,10 @@ class ServerProcess:
         except OSError:
             return False
         except CommandRefused as refusal:
-            # LOADING: not yet. NOAUTH: the options ask for a password; it is up.
+            # LOADING: not ready yet. NOAUTH: ready, and the options ask for a password.
             return refusal.said.startswith("NOAUTH")
 
-    def _failed(self, reason: str) -> ServerDidNotStart:
+    def _start_error(self, reason: str) -> ServerDidNotStart:
         return ServerDidNotStart(reason, self._log, self.log_tail())
 
     def log_tail(self) -> str:
@@ -256,7 +258,7 @@ class ServerProcess:
 
 
 class Owned(Startable):
-    """One server of this process's own. It ends with this process at the latest."""
+    """A server that belongs to this process, and ends with it at the latest."""
 
     def __init__(self) -> None:
         self._process: ServerProcess | None = None
@@ -291,6 +293,6 @@ class Owned(Startable):
         atexit.unregister(self._stop_at_exit)
 
     def _stop_at_exit(self) -> None:
-        # A forked child has a copy of this object, but not the server.
+        # A forked child has a copy of this object, but does not own the server.
         if os.getpid() == self._owner:
             self.stop()

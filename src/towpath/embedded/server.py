@@ -63,7 +63,7 @@ class EmbeddedServer(Owned):
         self._may_choose_port = listen.on_port and port == ANY_FREE_PORT
         self._options = dict(options or {})
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- start and stop --------------------------------------------------------------------------
 
     def start(self) -> Self:
         """Start the server. Returns once it answers, usually in less than 0.1 s.
@@ -138,7 +138,7 @@ class EmbeddedServer(Owned):
     # -- how -------------------------------------------------------------------------------------
 
     def _start_on_some_port(self, lock: Lock | None) -> None:
-        """Start it; on a port chosen by us, try another one if someone else was faster."""
+        """Start the server. If another process takes a port that was chosen here, try another."""
         tries = _PORT_TRIES if self._may_choose_port else 1
         for left in reversed(range(tries)):
             if self._may_choose_port:

@@ -1,1 +1,1 @@
-"""A command run with limits, in its own process group, ended with its parent."""
+"""Child processes: commands with limits, and children that end with this process."""

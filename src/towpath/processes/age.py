@@ -10,11 +10,11 @@ from towpath.clock import Duration, seconds
 
 _IMPORTED = time.monotonic()
 _START_FIELD = 19
-"""Position of the start time behind the name in `/proc/self/stat`, in ticks since the boot."""
+"""Index of the start time, in ticks since the boot, behind the name in `/proc/self/stat`."""
 
 
 def process_age() -> Duration:
-    """The time since this process began; where the system does not tell, since this import."""
+    """The time since this process began; without /proc, the time since this import."""
     imported = time.monotonic() - _IMPORTED
     try:
         behind_name = Path("/proc/self/stat").read_text().rpartition(")")[2]

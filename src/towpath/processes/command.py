@@ -1,8 +1,8 @@
 """Running a command once: its output, how it ended, and no process left behind.
 
-It gets a process group of its own, so that all it starts ends with it. On Linux it also ends when
-this process is killed. Its input is a file that has no name any more, not a pipe: nothing has to be
-written to a program that may not read, and it can be opened again as /dev/stdin.
+The command gets a process group of its own, so that all that it starts ends with it. On Linux it
+also ends when this process is killed. Its input is a deleted file, not a pipe: a program that does
+not read blocks nobody, and the program can open the file again as /dev/stdin.
 
 CommandError
 ├── CommandUnavailable      there is no such program, or it can't be started
@@ -32,12 +32,12 @@ from towpath.processes.launch import follow_parent
 
 _GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL. A worker waits two for an attempt that it has stopped."""
-_LAST_WORDS = 2.0
-"""Seconds for what is left in the pipes, if one who left the group holds them open."""
-_UNKILLABLE = 5.0
+_DRAIN_WITHIN = 2.0
+"""Seconds to read the rest of the pipes, if a process that left the group holds them open."""
+_KILL_WITHIN = 5.0
 _GONE_WITHIN, _GONE_PAUSE = 1.0, 0.01
-"""Seconds until killed processes of the group are gone, and between two looks. Where nobody
-collects orphans, as in a container without init, dead ones stay in the group."""
+"""Seconds to wait until the killed group is gone, and between two checks. In a container without
+init, orphans are not reaped: they stay in the group when they are dead."""
 _PROBED_WITHIN = 10.0
 _INTERPRETERS = (
     (re.compile(r"(?:python|pypy)[0-9.]*"), re.compile(r"-[bBdEIOPqsSuv]+")),
@@ -108,9 +108,9 @@ class Command:
     directory: Path
     within: Duration
     largest: int
-    """Bytes of output; one more and the command is ended."""
+    """Maximum output in bytes. A command that prints more is ended."""
     only_last: bool = False
-    """Of more output, the end is kept, and the command goes on."""
+    """Whether a command that prints more goes on, and only the last bytes are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,41 +118,42 @@ class Ended:
     """How a command ended by itself."""
 
     code: int
-    """Its exit code; minus the signal, if one ended it."""
+    """The exit code; the negative number of the signal, if one ended the command."""
     output: bytes
     complaint: str
     """The end of what it wrote to standard error, in one line."""
 
 
 async def run(command: Command, given: bytes) -> Ended:
-    """Run it with *given* as its input; when this returns or raises, nothing of it runs any more.
+    """Run the command with *given* as its input. When this returns or raises, the command and all
+    that it started have ended.
 
-    Raises CommandUnavailable, CommandTimedOut, OutputTooLarge. Holds no more than the largest
-    output in memory, however much comes. Whoever is cancelled here waits until the group is dead:
-    a second at most, if the program does not heed SIGTERM.
+    Raises CommandUnavailable, CommandTimedOut, OutputTooLarge. Holds at most `largest` bytes of
+    output in memory. A caller that is cancelled waits until the group is dead: about a second, if
+    the program ignores SIGTERM.
     """
     running = _Running(_start(command, given), command)
     try:
         async with asyncio.timeout(command.within.total_seconds()):
-            await running.settled.wait()
+            await running.finished.wait()
     except TimeoutError:
         raise CommandTimedOut(command.within, running.complaint) from None
     finally:
-        await _through(asyncio.ensure_future(_clear_away(running)))
+        await _finish(asyncio.ensure_future(_end_group(running)))
     if running.overflowed:
         raise OutputTooLarge(command.largest)
     return Ended(running.process.returncode or 0, bytes(running.output), running.complaint)
 
 
 def _start(command: Command, given: bytes) -> subprocess.Popen[bytes]:
-    """Start the program in one step: nothing can be cancelled half-way.
+    """Start the program in one step, which can't be cancelled half-way.
 
-    asyncio's own `subprocess_exec` takes several: cancelled between them, as by a loop that closes,
-    it waits for ever for pipes that it never opened, and leaves the program's children behind.
+    asyncio's own `subprocess_exec` takes several steps. If it is cancelled between them, as by a
+    loop that closes, it waits forever for pipes that it never opened, and leaves children behind.
     """
     name, *arguments = command.argv
     path = find(name, path=command.environment.get("PATH"), directory=command.directory)
-    with _unnamed(given) as file:
+    with _deleted_file(given) as file:
         try:
             return subprocess.Popen(
                 [*follow_parent(), path, *arguments],
@@ -169,23 +170,23 @@ def _start(command: Command, given: bytes) -> subprocess.Popen[bytes]:
 
 
 class _Running:
-    """A program that was started: its output up to a limit, of its complaints the end."""
+    """A started program, with its output up to a limit and the end of its standard error."""
 
     def __init__(self, process: subprocess.Popen[bytes], command: Command) -> None:
         self.process = process
         self.output, self.overflowed = bytearray(), False
         self._largest, self._only_last = command.largest, command.only_last
         self._complaint = b""
-        self.settled = asyncio.Event()
-        """It has ended, or must: it said too much."""
-        self.exited, self.silent = asyncio.Event(), asyncio.Event()
+        self.finished = asyncio.Event()
+        """Set when the program has exited, or must be ended because it printed too much."""
+        self.exited, self.output_ended = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.get_running_loop()
         streams = {1: process.stdout, 2: process.stderr}
         self._open = {number: stream for number, stream in streams.items() if stream is not None}
         for number, stream in self._open.items():
             os.set_blocking(stream.fileno(), False)
             self._loop.add_reader(stream.fileno(), self._read, number, stream)
-        # A child is waited for in a thread of its own: event loops differ in how they do it.
+        # A thread waits for the child, because event loops differ in how they wait for children.
         threading.Thread(target=self._wait, name="towpath-command", daemon=True).start()
 
     def _read(self, number: int, stream: IO[bytes]) -> None:
@@ -194,7 +195,7 @@ class _Running:
         except BlockingIOError:
             return
         if data:
-            self._keep(number, data)
+            self._store_output(number, data)
         else:
             self._stop_reading(number)
 
@@ -204,7 +205,7 @@ class _Running:
             self._loop.remove_reader(stream.fileno())
             stream.close()
         if not self._open:
-            self.silent.set()
+            self.output_ended.set()
 
     def close(self) -> None:
         """Stop reading; what was not read yet is dropped."""
@@ -213,14 +214,14 @@ class _Running:
 
     def _wait(self) -> None:
         self.process.wait()
-        with suppress(RuntimeError):  # the loop is closed, and with it whoever would be told
+        with suppress(RuntimeError):  # the loop is closed, so nothing waits for the exit
             self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
         self.exited.set()
-        self.settled.set()
+        self.finished.set()
 
-    def _keep(self, number: int, data: bytes) -> None:
+    def _store_output(self, number: int, data: bytes) -> None:
         if number == 2:
             self._complaint = (self._complaint + data)[-_COMPLAINT_BYTES:]
         elif len(self.output) + len(data) <= self._largest:
@@ -228,9 +229,9 @@ class _Running:
         elif self._only_last:
             self.output += data
             del self.output[: -self._largest]
-        else:  # heard and dropped until it is dead: it may not heed SIGTERM while it writes
+        else:  # read and drop until it is dead: it may ignore SIGTERM while it waits to write
             self.overflowed = True
-            self.settled.set()
+            self.finished.set()
 
     @property
     def complaint(self) -> str:
@@ -239,13 +240,13 @@ class _Running:
         return shown if len(shown) <= _COMPLAINT_SHOWN else "…" + shown[-_COMPLAINT_SHOWN:]
 
 
-# ── its beginning ────────────────────────────────────────────────────────────────────────
+# ── start ────────────────────────────────────────────────────────────────────────────────
 
 
 def find(name: str, *, path: str | None, directory: Path) -> str:
-    """The whole path: a name is looked for on *path*, a path from *directory*.
+    """The absolute path of a program: a name is searched on *path*, a path from *directory*.
 
-    Raises CommandUnavailable if nothing is there that can be run.
+    Raises CommandUnavailable if there is no such program.
     """
     if os.sep in name:
         found = shutil.which(str(directory.absolute() / name))
@@ -259,8 +260,8 @@ def find(name: str, *, path: str | None, directory: Path) -> str:
 def require_script(command: Command) -> None:
     """Raises CommandUnavailable if the command is an interpreter and what it is to run is missing.
 
-    Seen are the usual ways to say it: `python script.py`, `python -m module`, `sh script`. Whatever
-    else its arguments mean is its own to say.
+    It knows the usual forms: `python script.py`, `python -m module`, `sh script`. Other arguments
+    are not checked.
     """
     name, *rest = command.argv
     found = find(name, path=command.environment.get("PATH"), directory=command.directory)
@@ -285,7 +286,7 @@ def require_script(command: Command) -> None:
 
 
 def _exit_code(argv: Sequence[str], command: Command) -> int:
-    """That of a short program, in the other one's place; 0 if it takes too long."""
+    """The exit code of a short program, run in place of *command*; 0 if it takes too long."""
     try:
         ran = subprocess.run(
             argv,
@@ -302,38 +303,38 @@ def _exit_code(argv: Sequence[str], command: Command) -> int:
 
 
 @contextmanager
-def _unnamed(content: bytes) -> Generator[IO[bytes]]:
+def _deleted_file(content: bytes) -> Generator[IO[bytes]]:
     with tempfile.TemporaryFile() as file:
         file.write(content)
         file.seek(0)
         yield file
 
 
-# ── its end ──────────────────────────────────────────────────────────────────────────────
+# ── end ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def _clear_away(running: _Running) -> None:
+async def _end_group(running: _Running) -> None:
     group = running.process.pid
     try:
         if running.exited.is_set():
-            # What it left in the background ends with it; a number that was given out just now is
-            # not given out again so soon.
-            _send(group, signal.SIGKILL)
-            await _happens(running.silent, within=_LAST_WORDS)
+            # End what the program left in the background. The id of the group is not reused so
+            # soon after the program's exit.
+            _signal_group(group, signal.SIGKILL)
+            await _wait_for(running.output_ended, within=_DRAIN_WITHIN)
         else:
-            _send(group, signal.SIGTERM)
-            await _happens(running.exited, within=_GRACE)
-            _send(group, signal.SIGKILL)
-            await _happens(running.exited, within=_UNKILLABLE)
+            _signal_group(group, signal.SIGTERM)
+            await _wait_for(running.exited, within=_GRACE)
+            _signal_group(group, signal.SIGKILL)
+            await _wait_for(running.exited, within=_KILL_WITHIN)
         await _wait_until_gone(group)
     finally:
-        if not running.exited.is_set():  # this loop is closing, and cancels everybody
-            _send(group, signal.SIGKILL)
+        if not running.exited.is_set():  # the loop is closing, and has cancelled the steps above
+            _signal_group(group, signal.SIGKILL)
         running.close()
 
 
-def _send(group: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # nobody is left, or none that is ours
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # no process is left, or none of ours
         os.killpg(group, number)
 
 
@@ -345,14 +346,14 @@ async def _wait_until_gone(group: int) -> None:
                 await asyncio.sleep(_GONE_PAUSE)
 
 
-async def _happens(event: asyncio.Event, *, within: float) -> None:
+async def _wait_for(event: asyncio.Event, *, within: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(within):
             await event.wait()
 
 
-async def _through(task: asyncio.Task[Any]) -> None:
-    """Wait for the end of *task*, whoever cancels meanwhile; then be cancelled."""
+async def _finish(task: asyncio.Task[Any]) -> None:
+    """Wait for the end of *task*, even while being cancelled; then raise the cancellation."""
     cancelled = None
     while not task.done():
         try:

@@ -24,7 +24,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeAlias
 
-# The parent may have died before the request was made: then nobody would send the signal.
+# The parent may have died before the request was made: then the signal would never come.
 _FOLLOW_PARENT = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG, SIGKILL, NONE = map(ctypes.c_ulong, (1, 9, 0))
@@ -64,9 +64,9 @@ def launch(argv: Sequence[str], *, directory: Path, log: Path, keep: Sequence[in
 
 
 def follow_parent() -> list[str]:
-    """What to put before a program with its whole path, for it to be killed when this thread ends.
+    """What to put before a program's absolute path, so that it is killed when this thread ends.
 
-    Only Linux has that; elsewhere nothing is put before it.
+    Only Linux has that signal; on other systems, this is empty.
     """
     if sys.platform != "linux":
         return []
@@ -74,7 +74,7 @@ def follow_parent() -> list[str]:
 
 
 class _Launcher:
-    """The thread that all children of this process are children of."""
+    """The thread that starts all children of this process."""
 
     def __init__(self) -> None:
         self.process = os.getpid()

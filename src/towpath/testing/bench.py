@@ -6,7 +6,7 @@
         bench.advance(hours=3)
         assert [it.state for it in await bench.drain()] == [State.DONE]
 
-Nothing is faked: it has the same scripts on a real server, and the same worker.
+Nothing is faked: a bench runs the same scripts on a real server, and the same worker.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_HELD = days(3_650)
-"""A drain's leases. Heartbeats come in real time; a clock that jumps over hours must not take
-the jobs away from a worker that is alive."""
-_PATIENCE = seconds(60)
+_DRAIN_LEASE = days(3_650)
+"""The leases of a drain. Heartbeats come in real time, and a clock that jumps over hours must not
+take the jobs away from a worker that is alive."""
+_DRAIN_WITHIN = seconds(60)
 _numbers = itertools.count(1)
 
 
@@ -83,12 +83,12 @@ async def running(
     async with AsyncExitStack() as stack:
         if url is None:
             url = (await stack.enter_async_context(EmbeddedServer())).url
-        clock, notes = clock or ManualClock(), _Traffic()
+        clock, notes = clock or ManualClock(), _Notes()
         ledger = await stack.enter_async_context(_new_ledger()) if app.keeps_records else None
         watched = partial(WatchedEngine, notes)
         stack.enter_context(app.pointed_at(url, clock=clock, engine=watched, ledger=ledger))
         await stack.enter_async_context(app)
-        await fire_due(app.engine, app.declared_schedules)  # they begin now
+        await fire_due(app.engine, app.declared_schedules)  # schedules begin now
         yield Bench(app, clock=clock, notes=notes, middleware=middleware)
 
 
@@ -107,7 +107,7 @@ async def drift(tables: Tables, *, url: str | None = None) -> list[str]:
 
 @asynccontextmanager
 async def _new_ledger() -> AsyncGenerator[str]:
-    """A database of the bench's own: what a test records must not be among what is real."""
+    """A database of the bench's own, so that records of a test never mix with real ones."""
     from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- needs the libraries of an extra
 
     with TemporaryDirectory(prefix="towpath-") as directory:
@@ -121,7 +121,7 @@ class Bench:
     """What a test does with an app: let time pass, run jobs, look at jobs. Made by `running`."""
 
     def __init__(
-        self, app: Towpath, *, clock: ManualClock, notes: _Traffic, middleware: Sequence[Middleware]
+        self, app: Towpath, *, clock: ManualClock, notes: _Notes, middleware: Sequence[Middleware]
     ) -> None:
         self.app, self.clock = app, clock
         self._notes, self._middleware = notes, tuple(middleware)
@@ -143,7 +143,7 @@ class Bench:
         self.clock.advance(duration, **units)
 
     async def drain(
-        self, *, concurrency: int = DEFAULTS.concurrency, within: DurationLike = _PATIENCE
+        self, *, concurrency: int = DEFAULTS.concurrency, within: DurationLike = _DRAIN_WITHIN
     ) -> list[Ran]:
         """Run everything that can run now, and what follows from it, with a worker in this process.
 
@@ -156,10 +156,10 @@ class Bench:
         worker = Worker(
             self.app,
             concurrency=concurrency,
-            lease=_HELD,
+            lease=_DRAIN_LEASE,
             middleware=self._middleware,
             name=f"bench.{os.getpid()}.{next(_numbers)}",
-            signals=(),  # Ctrl-C is for those who run the tests
+            signals=(),  # Ctrl-C is for the test runner
         )
         try:
             async with asyncio.timeout(limit.total_seconds()):
@@ -176,11 +176,11 @@ class Bench:
         """The payloads of all jobs that this process submitted to *handler* on this bench, in
         order.
 
-        Whatever became of the jobs. Leaves out jobs that existed already under their id.
+        Includes jobs in any state. Leaves out jobs that existed already under their id.
         """
         return [
             handler.payload.decode(note.payload)
-            for note in self._notes.taken_in
+            for note in self._notes.submits
             if (note.queue, note.handler) == (handler.queue, handler.named)
         ]
 
@@ -192,7 +192,7 @@ class Bench:
         found = [
             Seen[T, R](job, handler)
             for state in STATES
-            async for job in self._listed(handler.queue, state)
+            async for job in self._list_jobs(handler.queue, state)
             if job.headers.get("handler") == handler.named
         ]
         return sorted(found, key=lambda seen: (seen.job.submitted_at, seen.id))
@@ -202,7 +202,7 @@ class Bench:
         return WorkerProcess(app, url=self.url, clock=self.clock, lease=lease, ledger=self.database)
 
     async def _queue_records(self) -> bool:
-        """Queue now what was committed in transactions; whether there was any."""
+        """Queue the records that were committed in transactions. Returns whether there were any."""
         if not self.app.keeps_records:
             return False
         from towpath.ledger.records.relay import Relay  # noqa: PLC0415 -- needs libraries of an extra
@@ -211,7 +211,7 @@ class Bench:
         found = (await relay.reconcile()).values()
         return any(not isinstance(each, TowpathError) and each.brought for each in found)
 
-    async def _listed(self, queue: str, state: State) -> AsyncIterator[JobInfo]:
+    async def _list_jobs(self, queue: str, state: State) -> AsyncIterator[JobInfo]:
         after: str | None = None
         while True:
             page = await self.app.engine.inspect.list(queue, state, after=after)
@@ -229,7 +229,7 @@ class Seen(msgspec.Struct, Generic[T, R], frozen=True):
     """A job at one moment."""
 
     job: JobInfo
-    """Everything that the server knows of it."""
+    """Everything that Redis knows of it."""
     _handler: AppHandler[T, R, Any]
 
     @property
@@ -276,53 +276,55 @@ class TakenIn(NamedTuple):
 
     queue: str
     handler: str | None
-    """Which of its queue's handlers it is for."""
+    """The name of the handler that it is for, if the job has one."""
     payload: bytes
 
 
-class _Traffic:
-    """What went through the engines of one app, in order; written in any thread."""
+class _Notes:
+    """What the engines of one app submitted and settled, in order. Any thread may add to it."""
 
     def __init__(self) -> None:
-        self.taken_in: list[TakenIn] = []
+        self.submits: list[TakenIn] = []
         self.ran: list[Ran] = []
 
-    def took(self, queue: str, payload: bytes, headers: Mapping[str, str], answer: object) -> None:
-        """Of a submit: one that was refused, or had been there before, is not noted."""
+    def note_submit(
+        self, queue: str, payload: bytes, headers: Mapping[str, str], answer: object
+    ) -> None:
+        """Note a submit, unless it was refused or the job existed already."""
         if isinstance(answer, Submitted) and not answer.existed:
-            self.taken_in.append(TakenIn(queue, headers.get("handler"), payload))
+            self.submits.append(TakenIn(queue, headers.get("handler"), payload))
 
-    def took_all(self, queue: str, jobs: Sequence[NewJob], answers: Sequence[object]) -> None:
+    def note_submits(self, queue: str, jobs: Sequence[NewJob], answers: Sequence[object]) -> None:
         for job, answer in zip(jobs, answers, strict=True):
             packed = (job.more or {}).get("headers")
-            self.took(
+            self.note_submit(
                 queue, job.payload, FIELDS["headers"].kind.read(packed) if packed else {}, answer
             )
 
 
 class _WatchedSchedules(Schedules):
-    """What is fired is noted, too."""
+    """Notes the jobs that schedules submit."""
 
-    notes: _Traffic
+    notes: _Notes
 
     async def fire_due(
         self, queue: str, name: str, jobs: Sequence[NewJob], **how: Any
     ) -> list[Submitted]:
         answers = await super().fire_due(queue, name, jobs, **how)
-        self.notes.took_all(queue, jobs, answers)
+        self.notes.note_submits(queue, jobs, answers)
         return answers
 
 
 class WatchedEngine(Engine):
-    """Made by an app that stands on a bench."""
+    """The engine of an app on a bench: it notes what it submits and settles."""
 
-    def __init__(self, notes: _Traffic, url: str, **options: Any) -> None:
+    def __init__(self, notes: _Notes, url: str, **options: Any) -> None:
         super().__init__(url, **options)
         self._notes = notes
 
     async def submit(self, queue: str, payload: bytes, **options: Any) -> Submitted:
         answer = await super().submit(queue, payload, **options)
-        self._notes.took(queue, payload, options.get("headers") or NO_HEADERS, answer)
+        self._notes.note_submit(queue, payload, options.get("headers") or NO_HEADERS, answer)
         return answer
 
     async def submit_many(
@@ -330,7 +332,7 @@ class WatchedEngine(Engine):
     ) -> list[Submitted | TowpathError]:
         wanted = list(jobs)
         answers = await super().submit_many(queue, wanted, **how)
-        self._notes.took_all(queue, wanted, answers)
+        self._notes.note_submits(queue, wanted, answers)
         return answers
 
     async def __aenter__(self) -> Self:

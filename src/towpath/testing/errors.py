@@ -3,7 +3,7 @@
 BenchError
 ├── NotDrained      handlers were still at work when the time was over
 ├── WorkerEnded     a worker process ended that should run
-└── NeverHappened   a fact was waited for in vain
+└── NeverHappened   a fact did not become true in time
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ async def server_down(server: EmbeddedServer) -> AsyncGenerator[None]:
 
 
 def _stop(server: EmbeddedServer) -> None:
-    # A server without a data directory keeps nothing. With a rule for saving it writes all down as
-    # its last act, and reads it at the next start.
+    # A server without a data directory stores nothing. With a rule for saving, it writes a dump
+    # when it stops, and reads the dump at the next start.
     server.ask("CONFIG", "SET", "save", "3600 1")
     server.stop()
 

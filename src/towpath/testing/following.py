@@ -1,7 +1,7 @@
 """The program of a worker process under test: python -m towpath.testing.following <descriptor>
 
-The first line that it reads there says what to run, in JSON. Each further line is the time, in ms,
-for a process that goes by somebody's manual clock. The end of the lines is the end of the test.
+The first line that it reads there says what to run, in JSON. Each further line is the time of the
+test's manual clock, in ms. At the end of the lines, the process ends.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LONGEST_SLEEP = 0.5
 
 
 class FollowingClock(ManualClock):
-    """Goes as it is told from outside. Nobody sleeps on it for long: who was to be woken by
-    another worker that was killed would sleep until the clock is advanced.
+    """A manual clock that the test sets from outside. A sleep ends after half a second of real
+    time: if the worker that was to wake a sleeper is killed, nothing else would end the sleep.
     """
 
     def follow(self, ms: int) -> None:
@@ -64,7 +64,7 @@ def _app(path: str) -> Towpath:
 
 
 def _lines(descriptor: int) -> Iterator[bytes]:
-    # Not a file object: its lock would be held by the thread that reads when the process ends.
+    # Not a file object: the reading thread would hold its lock when the process ends.
     rest = b""
     while piece := os.read(descriptor, 65_536):
         *whole, rest = (rest + piece).split(b"\n")

@@ -1,5 +1,6 @@
-"""Fixtures for pytest, available wherever Towpath is installed. They cost nothing until one is
-used: what they need is imported inside of them.
+"""Fixtures for pytest, available wherever Towpath is installed.
+
+They cost nothing until one is used, because each imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NO_SERVER = (
 
 @pytest.fixture(scope="session")
 def towpath_server() -> Iterator[EmbeddedServer]:
-    """A private server of this test process, ended with it. Not emptied between tests."""
+    """A private server of this test process, which ends with it. Not emptied between tests."""
     from towpath.embedded import EmbeddedServer, ServerNotFound  # noqa: PLC0415
 
     try:

@@ -23,7 +23,7 @@ from towpath.worker.options import DEFAULTS
 _START_WITHIN = 60.0
 _STOP_WITHIN = 40.0
 _PAUSE = 0.01
-_PATIENCE = seconds(10)
+_FACT_WITHIN = seconds(10)
 _PROGRAM = "towpath.testing.following"
 
 
@@ -55,7 +55,7 @@ class WorkerProcess(Startable):
         }
         self._clock = clock
         self._process: ServerProcess | None = None
-        self._said = ""
+        self._last_log = ""
         self._held = ExitStack()
 
     # -- life ------------------------------------------------------------------------------------
@@ -68,14 +68,14 @@ class WorkerProcess(Startable):
             reading, self._writing = os.pipe()
             self._held.callback(os.close, self._writing)
             try:
-                self._process = self._launched(reading)
+                self._process = self._launch(reading)
             finally:
                 os.close(reading)
-            self._order()
+            self._send_orders()
             wait_until(lambda: not self.running or self._has_started(), within=_START_WITHIN)
             if not self._has_started():
                 self.stop(within=0)
-                raise WorkerEnded(self.app, self.exit_code, self._said)
+                raise WorkerEnded(self.app, self.exit_code, self._last_log)
         return self
 
     def stop(self, *, within: float = _STOP_WITHIN) -> None:
@@ -86,7 +86,7 @@ class WorkerProcess(Startable):
         """
         if self._process is not None and self.running:
             self._process.stop(within=within)
-        self._said = self.log
+        self._last_log = self.log
         self._held.close()
 
     def kill(self) -> None:
@@ -102,7 +102,7 @@ class WorkerProcess(Startable):
         self._alive().send(signal.SIGCONT)
 
     async def wait_for(
-        self, fact: Callable[[], object], *, within: DurationLike = _PATIENCE
+        self, fact: Callable[[], object], *, within: DurationLike = _FACT_WITHIN
     ) -> None:
         """Return as soon as *fact* returns a true value; it may be a coroutine function.
 
@@ -111,7 +111,7 @@ class WorkerProcess(Startable):
         """
         limit = duration("within", within)
         end = steady() + limit.total_seconds()
-        while not await _answer(fact):
+        while not await _evaluate(fact):
             if not self.running:
                 raise WorkerEnded(self.app, self.exit_code, self.log)
             if steady() >= end:
@@ -131,31 +131,31 @@ class WorkerProcess(Startable):
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, as `ExitCode` says, or minus the signal; None if it has not."""
+        """Its `ExitCode`, or the negative number of a signal that ended it; None while it runs."""
         return None if self._process is None or self.running else self._process.exit_code
 
     @property
     def log(self) -> str:
-        """Its log as lines of JSON, and what its handlers print."""
+        """Its log as lines of JSON, with what its handlers print."""
         log: Path | None = getattr(self, "_log", None)
-        return log.read_text(errors="replace") if log and log.exists() else self._said
+        return log.read_text(errors="replace") if log and log.exists() else self._last_log
 
     # -- how -------------------------------------------------------------------------------------
 
-    def _launched(self, reading: int) -> ServerProcess:
+    def _launch(self, reading: int) -> ServerProcess:
         command = [sys.executable, "-m", _PROGRAM, str(reading)]
         return ServerProcess(command, directory=Path.cwd(), log=self._log, keep=[reading])
 
-    def _order(self) -> None:
-        """Say what to do; then, whenever the clock moves, what time it is."""
+    def _send_orders(self) -> None:
+        """Send what to run, then the time whenever the clock moves."""
         now = self._clock.stamp() if self._clock else None
-        self._tell(json.dumps(self._orders | {"now_ms": now}))
+        self._send(json.dumps(self._orders | {"now_ms": now}))
         if self._clock is not None:
             clock = self._clock
-            self._held.enter_context(clock.watched(lambda: self._tell(clock.stamp())))
+            self._held.enter_context(clock.watched(lambda: self._send(clock.stamp())))
 
-    def _tell(self, line: str) -> None:
-        with suppress(BrokenPipeError):  # who has ended needs no orders
+    def _send(self, line: str) -> None:
+        with suppress(BrokenPipeError):  # the process has ended
             os.write(self._writing, f"{line}\n".encode())
 
     def _has_started(self) -> bool:
@@ -167,6 +167,6 @@ class WorkerProcess(Startable):
         return self._process
 
 
-async def _answer(fact: Callable[[], object]) -> object:
+async def _evaluate(fact: Callable[[], object]) -> object:
     answer = fact()
     return await answer if inspect.isawaitable(answer) else answer

@@ -1,8 +1,8 @@
-"""A proxy in front of a server that fails as networks do.
+"""A proxy in front of Redis that fails as networks do.
 
 All faults can be set and lifted while connections are open, from any thread. Probabilities are per
-piece of data of a script call: the engine has one in flight per connection, so a piece is nearly
-always one request or one reply. What a client says when it connects is not cut.
+piece of data of a script call: the engine has one call in flight per connection, so a piece is
+nearly always one request or one reply. The commands with which a client connects are not cut.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Faults:
 
     chance: random.Random = field(default_factory=random.Random)
     cut_replies: float = 0.0
-    """How often a connection ends instead of a reply, or in the middle of one."""
+    """Probability that the connection ends instead of a reply, or in the middle of one."""
     cut_requests: float = 0.0
-    """How often it ends in the middle of a request, which the server then never runs."""
+    """Probability that it ends in the middle of a request, which the server then never runs."""
     reset: bool = False
     """Whether connections end with RST instead of FIN."""
     hole: Hole = Hole.NOTHING
@@ -59,7 +59,7 @@ class Proxy:
 
     def __init__(self, upstream: Address, faults: Faults, *, tcp: bool = False) -> None:
         self.upstream, self._tcp = upstream, tcp
-        """New connections go there."""
+        """The address to which new connections go."""
         self.faults = faults
         self.connections = 0
         self.cuts = 0
@@ -103,15 +103,15 @@ class Proxy:
             self.url = f"unix://{path}"
         self._stack.callback(listener.close)
         listener.setblocking(False)
-        # Not a server of asyncio: that may hand over a connection after its end, and nobody would
-        # wait for it.
+        # Not asyncio's server: that may accept a connection after it was closed, and the proxy
+        # would not wait for that connection.
         loop = asyncio.get_running_loop()
         loop.add_reader(listener, self._accept, listener)
         self._stack.callback(loop.remove_reader, listener)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        try:  # also where the caller is cancelled: a port left open keeps uvloop from its end
+        try:  # also if the caller is cancelled: while a port is open, uvloop's loop does not end
             await self._stack.aclose()
         finally:
             await self.drop_all()
@@ -123,16 +123,16 @@ class Proxy:
     def _accept(self, listener: socket.socket) -> None:
         try:
             client, _ = listener.accept()
-        except OSError:  # it has hung up already
+        except OSError:  # the client has hung up already
             return
         client.setblocking(False)
         _send_at_once(client)
         self.connections += 1
         task = asyncio.get_running_loop().create_task(self._serve(client))
         self._open[task] = client
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._close_client)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _close_client(self, task: asyncio.Task[None]) -> None:
         client = self._open.pop(task)
         if self.faults.reset and self._tcp:
             with suppress(OSError):  # the client has ended the connection already
@@ -149,7 +149,7 @@ class Proxy:
 
 
 class _Rules:
-    """What happens to the data of one connection. False = that was its end."""
+    """Applies the faults to the data of one connection. A rule returns False to end it."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -162,7 +162,7 @@ class _Rules:
         if faults.hole is Hole.REQUESTS:
             self._proxy.swallowed += 1
             return True
-        if self._happens(faults.cut_requests):
+        if self._by_chance(faults.cut_requests):
             return await self._cut(piece, to)
         return await _deliver(piece, to, _PIECE)
 
@@ -173,25 +173,27 @@ class _Rules:
         if faults.hole is Hole.REPLIES:
             self._proxy.swallowed += 1
             return True
-        if self._loses(piece) or self._happens(faults.cut_replies):
+        if self._loses(piece) or self._by_chance(faults.cut_replies):
             return await self._cut(piece, to)
         if faults.rate:
-            await self._take_time(len(piece) / faults.rate)
+            await self._wait_for_rate(len(piece) / faults.rate)
         return await _deliver(piece, to, faults.piece)
 
-    async def _take_time(self, seconds: float) -> None:
-        """As long as the line is busy with it: what a busy process oversleeps is made up for."""
+    async def _wait_for_rate(self, seconds: float) -> None:
+        """Wait until a line with that rate would be free. A sleep that was too long shortens the
+        next one.
+        """
         now = asyncio.get_running_loop().time()
         self._free_at = max(now, self._free_at) + seconds
         await asyncio.sleep(self._free_at - now)
 
     def _loses(self, piece: bytes) -> bool:
-        """Whether it is this one's turn: a reply counts once, an unknown script is none yet."""
+        """Whether to lose this reply. Only its first piece counts, and NOSCRIPT does not."""
         counts = self._awaited and not piece.startswith(b"-NOSCRIPT")
         self._awaited = False
         return counts and self._proxy.loses_this_reply()
 
-    def _happens(self, probability: float) -> bool:
+    def _by_chance(self, probability: float) -> bool:
         return self._calling and self._proxy.faults.chance.random() < probability
 
     async def _cut(self, piece: bytes, to: socket.socket) -> bool:
@@ -201,11 +203,11 @@ class _Rules:
 
 
 _Rule = Callable[[bytes, socket.socket], Awaitable[bool]]
-"""Passes a piece on, or not; False = that was the end of the connection."""
+"""Passes a piece on, or drops it. Returns False to end the connection."""
 
 
 # Sockets and not streams: a stream whose connection is reset keeps the error in a future that
-# nobody asks, and asyncio reports it when the collector deletes that future.
+# nothing reads, and asyncio reports it when that future is collected.
 
 
 async def _pump(source: socket.socket, to: socket.socket, rule: _Rule) -> None:
@@ -219,12 +221,12 @@ async def _deliver(data: bytes, to: socket.socket, size: int) -> bool:
     loop = asyncio.get_running_loop()
     for start in range(0, len(data), size):
         await loop.sock_sendall(to, data[start : start + size])
-        await asyncio.sleep(0)  # a piece of its own
+        await asyncio.sleep(0)  # so that the client may read this piece alone
     return True
 
 
 async def _first_of(*tasks: asyncio.Task[None]) -> None:
-    """Return when the first has ended; the others end with it."""
+    """Wait until one of the tasks has ended, then end the others."""
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -253,6 +255,6 @@ async def _connected(address: Address) -> AsyncGenerator[socket.socket]:
 
 
 def _send_at_once(connection: socket.socket) -> None:
-    """Let no small piece wait for the next one, as asyncio's own connections do."""
+    """Send small pieces at once (TCP_NODELAY), as asyncio's own connections do."""
     if connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,8 +1,7 @@
 """Changes of issues: first of the row, then of the queue that hands them out.
 
-A row is changed first, with the job that shows the change on GitHub in the same transaction; then
-the queue is told. What a crash leaves in between is found by `tend`: each row says whether the
-queue knows all of it.
+A row is changed first, in one transaction with the job that shows the change on GitHub. Then the
+queue follows. After a crash in between, `tend` finds the row: it says that the queue may not match.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ from towpath.telemetry.events import ISSUE_HOLD_ENDED, ISSUE_REPAIRED
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 
-_SOME = 200
-"""Rows that are looked after at once."""
+_BATCH = 200
+"""Rows that one step of the maintenance reads."""
 _OUTCOME_MOST = 500
-_ENDED = (State.DONE, State.DEAD, State.CANCELLED, State.GONE)
+_ENDED_STATES = (State.DONE, State.DEAD, State.CANCELLED, State.GONE)
 
 Change = Callable[[Issue | None], Issue | None]
 
@@ -86,7 +85,7 @@ class Board:
         self.metrics, self.log = metrics, log
         self.mirrors = Mirrors(engine)
         self._locks_seen = 0
-        """The end of the last lease whose key for outsiders was looked at, in ms."""
+        """The end of the last lease whose lock key was checked, in ms."""
         self._offers_seen = ""
         """The id of the last issue whose task was compared with the queue."""
 
@@ -95,7 +94,7 @@ class Board:
         return self._ledger()
 
     async def engine(self) -> Engine:
-        """The engine, whose queue is as it is declared."""
+        """The engine, with the queue of issues declared."""
         engine, attempts = self._engine(), self.options.attempts
         await engine.queues.introduce(ISSUES, replace(QUEUES[ISSUES], max_attempts=attempts))
         return engine
@@ -110,26 +109,26 @@ class Board:
         settle: bool = True,
         unless: Callable[[tables.Connection, Issue], bool] | None = None,
     ) -> Revised:
-        """Change the row of an issue, and tell the queue, unless *settle* says not to.
+        """Change the row of an issue, then the queue, unless *settle* is False.
 
-        *unless* is asked last, and may keep it as it is. A Redis that is away is told later. Raises
-        LedgerError.
+        *unless* is asked last, in the write; if it is true, the row stays. If Redis is away, the
+        queue follows later. Raises LedgerError.
         """
-        [revised] = await self._revised({id: change}, unless)
+        [revised] = await self._change_rows({id: change}, unless)
         await self._follow_up([revised], settle=settle)
         if _is_open(revised.before) != _is_open(revised.after):
             await self.look_again()
         return revised
 
     async def revise_all(self, wanted: Mapping[str, Change]) -> list[Revised]:
-        """The same for many rows: in one transaction, and the queue is told of all at once. Whoever
-        changes many sees to it that those are judged again which others block.
+        """Change many rows in one transaction, then the queue at once. A caller that opens or
+        closes issues calls `look_again` afterwards.
         """
-        revised = await self._revised(wanted) if wanted else []
+        revised = await self._change_rows(wanted) if wanted else []
         await self._follow_up(revised)
         return revised
 
-    async def _revised(
+    async def _change_rows(
         self,
         wanted: Mapping[str, Change],
         unless: Callable[[tables.Connection, Issue], bool] | None = None,
@@ -137,26 +136,30 @@ class Board:
         def judged(
             connection: tables.Connection, there: Mapping[str, Issue]
         ) -> dict[str, Issue | None]:
-            told = {id: change(there.get(id)) for id, change in wanted.items()}
-            return {id: new and self._judged(connection, new, told) for id, new in told.items()}
+            changed = {id: change(there.get(id)) for id, change in wanted.items()}
+            return {
+                id: new and self._judge(connection, new, changed) for id, new in changed.items()
+            }
 
-        change = changes.changed(list(wanted), judged, self._beside, unless)
+        change = changes.changed(list(wanted), judged, self._projection_job, unless)
         return [Revised(*parts) for parts in await self.ledger.decide(change)]
 
-    def _judged(
-        self, connection: tables.Connection, issue: Issue, told: Mapping[str, Issue | None]
+    def _judge(
+        self, connection: tables.Connection, issue: Issue, changing: Mapping[str, Issue | None]
     ) -> Issue:
-        """*issue* as the policy sees it; *told* are those that change with it."""
+        """The row as the policy decides; *changing* are all rows of the same change, by id."""
         named = self.policy.blockers(issue)
-        others = tables.open_among(connection, [id for id in named if id not in told])
-        beside = [other.id for id in named if (other := told.get(id)) and _is_open(other)]
-        blockers = [id for id in named if id in others or id in beside]
+        others = tables.open_among(connection, [id for id in named if id not in changing])
+        open_in_change = [
+            other.id for id in named if (other := changing.get(id)) and _is_open(other)
+        ]
+        blockers = [id for id in named if id in others or id in open_in_change]
         return life.judged(issue, self.policy, now=wall_ms(), open_blockers=blockers)
 
-    def _beside(
+    def _projection_job(
         self, connection: tables.Connection, before: Issue | None, after: Issue
     ) -> Write[object] | None:
-        """What is written with a change: GitHub is to show another holder."""
+        """The job that shows a new holder on GitHub, to be written with the change; else None."""
         moved = (before.agent, before.token) != (after.agent, after.token) if before else False
         if not (moved and self._shows(after)):
             return None
@@ -166,7 +169,7 @@ class Board:
         )
 
     async def show(self, id: str) -> None:
-        """Have GitHub brought to what the row says. Raises LedgerError."""
+        """Submit a job that makes GitHub show what the row says. Raises LedgerError."""
         payload = msgspec.json.encode(Payload(id))
         await self.ledger.jobs.submit(PROJECTIONS, payload, lane=id, subject=id)
 
@@ -174,7 +177,7 @@ class Board:
         return self.options.github_token is not None and issue.source is IssueSource.GITHUB
 
     async def _follow_up(self, some: Sequence[Revised], *, settle: bool = True) -> None:
-        """Tell the queue, and outsiders, of rows that have changed."""
+        """Update the queue and the published keys after a change of rows."""
         changed = [(row.before, row.after) for row in some if row.changed and row.after is not None]
         if settle:
             with suppress(ServerError):
@@ -187,27 +190,28 @@ class Board:
                 await self.mirrors.delayed(after)
 
     async def look_again(self) -> None:
-        """Judge those again whose text says that others block them, if that counts."""
+        """Judge issues that may name blockers again, if the policy has `blocked_by`."""
         if self.policy.blocked_by:
             await self._judge_again(await self.ledger.read(tables.blocked))
 
     async def _judge_again(self, ids: list[str]) -> None:
-        for at in range(0, len(ids), _SOME):
-            await self.revise_all({id: lambda issue: issue for id in ids[at : at + _SOME]})
+        for at in range(0, len(ids), _BATCH):
+            await self.revise_all({id: lambda issue: issue for id in ids[at : at + _BATCH]})
 
-    # ── telling the queue ────────────────────────────────────────────────────────────────
+    # ── the queue ────────────────────────────────────────────────────────────────────────
 
     async def settle(self, *issues: Issue, new: bool = False) -> None:
-        """Let the queue know what rows say. Again does no harm. Raises ServerError.
+        """Make the queue match these rows. Safe to repeat. Raises ServerError, LedgerError.
 
-        What is to be submitted is noted before, so that whoever changes the row meanwhile knows of
-        it (a *new* row was made with that note), and again after: a crash in between is seen.
+        The row notes what is submitted before it happens, so that another change of the row knows
+        which task to withdraw; a *new* row was stored with that note. It notes the success after
+        it, so that a crash in between is found.
         """
         offered = [issue for issue in issues if issue.wanted]
         for issue in issues if not new else ():
-            told = issue.applied.partition(" ")[0]
-            if told != issue.task_id or not issue.wanted:
-                await self.withdraw(told)
+            task_id = issue.applied.partition(" ")[0]
+            if task_id != issue.task_id or not issue.wanted:
+                await self.withdraw(task_id)
         not_offered = [issue for issue in issues if not (issue.wanted or (new and issue.settled))]
         if not_offered:
             await self.ledger.write(changes.settled(not_offered))
@@ -215,21 +219,21 @@ class Board:
             await self._submit(offered, new=new)
 
     async def withdraw(self, task_id: str) -> None:
-        """End a task that has not ended, if there is one; who holds it is asked to stop."""
+        """Cancel a task that has not ended; its holder is asked to stop. "" does nothing."""
         if task_id:
-            with suppress(JobError):  # it has ended, which is as well
+            with suppress(JobError):  # it has ended already
                 await (await self.engine()).cancel(job_ref(ISSUES, task_id))
 
     async def _submit(self, issues: list[Issue], *, new: bool) -> None:
         engine, known = await self.engine(), set[str]()
         if not new:
-            known = {issue.id for issue in issues if _is_told(issue)}
+            known = {issue.id for issue in issues if _is_queued(issue)}
             noted = zip(issues, await self.ledger.write(changes.intended(issues)), strict=True)
             issues = [replace(issue, revision=issue.revision + 1) for issue, ok in noted if ok]
         await engine.submit_many(ISSUES, [_job(issue) for issue in issues if issue.id not in known])
         for issue in issues:
             if issue.id in known:
-                # Somebody may have claimed it just now: it is told when that ends.
+                # If an agent has just claimed the task, the queue follows when that hold ends.
                 with suppress(JobNotWaiting):
                     payload = msgspec.json.encode(Payload(issue.id))
                     await engine.set(ISSUES, payload, **_job_options(issue))
@@ -237,10 +241,10 @@ class Board:
             await self.ledger.write(changes.settled(issues))
 
     async def offer_all(self) -> None:
-        """Submit all that is offered once more: what the queue has lost is there again."""
+        """Submit the tasks of all offered issues again, because Redis may have lost them."""
         after = ""
         while True:
-            query = partial(tables.everything, after=after, size=_SOME)
+            query = partial(tables.everything, after=after, size=_BATCH)
             some = await self.ledger.read(query)
             if not some:
                 return
@@ -251,13 +255,13 @@ class Board:
                     await self.look_at(issue)
 
     async def _offer_again(self, issues: Sequence[Issue]) -> None:
-        """Submit the tasks of issues that nobody holds once more. If a task has ended, a generic
-        call of the queue ended it: the row follows. Raises ServerError, LedgerError.
+        """Submit the tasks of issues that nobody holds again. If a task has ended, a raw call ended
+        it, and the row follows. Raises ServerError, LedgerError.
         """
         engine = await self.engine()
         answers = await engine.submit_many(ISSUES, [_job(issue) for issue in issues])
         for issue, answer in zip(issues, answers, strict=True):
-            if isinstance(answer, Submitted) and answer.state in _ENDED:
+            if isinstance(answer, Submitted) and answer.state in _ENDED_STATES:
                 await self._follow_end(issue)
 
     async def _follow_end(self, issue: Issue) -> None:
@@ -268,68 +272,66 @@ class Board:
             job = await (await self.engine()).inspect.job(job_ref(ISSUES, issue.task_id))
         except JobNotFound:
             return
-        if job.state not in _ENDED:  # somebody has retried it since
+        if job.state not in _ENDED_STATES:  # it was retried since
             return
         _, ended = _end_of(job, "")
-        revised = await self.revise(issue.id, lambda current: _ended(current, issue, job, ended))
+        revised = await self.revise(issue.id, lambda current: _end_hold(current, issue, job, ended))
         if revised.changed:
             self.metrics.own(REPAIRED).labels("task").inc()
             self.log.emit(ISSUE_REPAIRED, issue=issue.id, what="task")
 
-    # ── looking after it ─────────────────────────────────────────────────────────────────
+    # ── maintenance ──────────────────────────────────────────────────────────────────────
 
     async def tend(self) -> None:
-        """Look after what nobody else does, again and again, until it is cancelled."""
+        """Call `tend_once` every `look`, until cancelled."""
         while True:
-            with suppress(TowpathError):  # store and database tell of their trouble themselves
+            with suppress(TowpathError):  # the engine and the ledger log their own outages
                 await self.tend_once()
             await asyncio.sleep(self.options.look.total_seconds())
 
     async def tend_once(self) -> None:
-        """Leases that have ended, rows that the queue does not know, delays that are over, rows
-        that were judged by another policy, keys for outsiders that were deleted, and tasks that
-        generic calls of the queue ended. Raises ServerError, LedgerError.
+        """Handle leases that have ended, rows that the queue may not match, review delays that are
+        over, rows that another policy judged, published keys that were deleted, and tasks that raw
+        calls ended. Raises ServerError, LedgerError.
         """
         engine, now = await self.engine(), wall_ms()
         await engine.queues.reap(ISSUES)
         if not await self.mirrors.knows():
             await self.offer_all()
             await self.mirrors.know()
-        for issue in await self.ledger.read(tables.held_until(now, _SOME)):
+        for issue in await self.ledger.read(tables.held_until(now, _BATCH)):
             await self.look_at(issue)
-        # What was changed just now is being told by whoever changed it.
+        # The process that changed a row just now is still updating the queue.
         before = now - duration_ms("look", self.options.look)
-        while some := await self.ledger.read(tables.unsettled(before, _SOME)):
+        while some := await self.ledger.read(tables.unsettled(before, _BATCH)):
             await self.settle(*some)
         digest = self.policy.digest
         await self._judge_again(await self.ledger.read(tables.judged_otherwise(digest)))
-        for issue in await self.ledger.read(tables.ready_untold(now, _SOME)):
-            revised = await self.revise(issue.id, lambda current: _ready(current, now))
+        for issue in await self.ledger.read(tables.ready_untold(now, _BATCH)):
+            revised = await self.revise(issue.id, lambda current: _mark_ready(current, now))
             if revised.after is not None:
                 await self.mirrors.delayed(revised.after)
-        held = await self.ledger.read(tables.held_after(max(now, self._locks_seen), _SOME))
+        held = await self.ledger.read(tables.held_after(max(now, self._locks_seen), _BATCH))
         for issue in held:
             await self.restore_lock(issue)
-        # The next look goes on behind these, and then begins again.
-        self._locks_seen = held[-1].expires if len(held) == _SOME else 0
-        offered = await self.ledger.read(tables.offered(self._offers_seen, _SOME))
+        # The next call continues after these leases, and after the last one from the beginning.
+        self._locks_seen = held[-1].expires if len(held) == _BATCH else 0
+        offered = await self.ledger.read(tables.offered(self._offers_seen, _BATCH))
         await self._offer_again(offered)
-        self._offers_seen = offered[-1].id if len(offered) == _SOME else ""
+        self._offers_seen = offered[-1].id if len(offered) == _BATCH else ""
 
     async def restore_lock(self, issue: Issue) -> None:
-        """Write the key for outsiders again if somebody deleted it. Raises ServerError,
-        LedgerError.
-        """
+        """Write the lock key again if it was deleted. Raises ServerError, LedgerError."""
         if await self.mirrors.restored(issue):
             now = await self.ledger.read(tables.of_task(issue.task_id))
             if not (_same_hold(now, issue) and now is not None and now.held):
                 await self.mirrors.freed(issue)  # the hold ended after its row was read
 
     async def look_at(self, issue: Issue, *, how: str = "", why: str = "") -> Revised | None:
-        """See whether the hold that *issue* tells of has ended, and note it; None = it has not.
+        """Note the end of the hold in *issue*, if it has ended; returns None if it has not.
 
-        *how* and *why* say it in a word and a line, where that is known. Raises ServerError,
-        LedgerError.
+        *how* and *why* are the end in a word and in a line, if the caller knows it. Raises
+        ServerError, LedgerError.
         """
         ref = job_ref(ISSUES, issue.task_id)
         try:
@@ -338,16 +340,16 @@ class Board:
             job = None
         if job is not None and job.state is State.LEASED:
             expires = instant_ms("expires_at", job.expires_at) if job.expires_at else 0
-            await self.revise(issue.id, lambda current: _expiring(current, issue, expires))
+            await self.revise(issue.id, lambda current: _extend_hold(current, issue, expires))
             return None
         word, ended = _end_of(job, how)
-        told = why[:_OUTCOME_MOST] or ended
-        revised = await self.revise(issue.id, lambda current: _ended(current, issue, job, told))
+        text = why[:_OUTCOME_MOST] or ended
+        revised = await self.revise(issue.id, lambda current: _end_hold(current, issue, job, text))
         if revised.changed:
-            await self._tell_end(issue, word)
+            await self._report_end(issue, word)
         return revised
 
-    async def _tell_end(self, issue: Issue, how: str) -> None:
+    async def _report_end(self, issue: Issue, how: str) -> None:
         await self.mirrors.freed(issue)
         self.metrics.own(ENDED).labels(how).inc()
         self.log.emit(
@@ -370,8 +372,8 @@ def _is_settled(issue: Issue) -> bool:
     return issue.settled and tables.is_known(issue)
 
 
-def _is_told(issue: Issue) -> bool:
-    """Whether the queue knows its task."""
+def _is_queued(issue: Issue) -> bool:
+    """Whether the queue has its task."""
     return issue.applied.partition(" ")[0] == issue.task_id
 
 
@@ -379,7 +381,7 @@ def _job(issue: Issue) -> NewJob:
     return new_job(msgspec.json.encode(Payload(issue.id)), **_job_options(issue))
 
 
-def _ready(issue: Issue | None, now: int) -> Issue | None:
+def _mark_ready(issue: Issue | None, now: int) -> Issue | None:
     if issue is None or not issue.found or issue.review_due > now:
         return issue
     return replace(issue, ready_told=True)
@@ -389,7 +391,7 @@ def _same_hold(now: Issue | None, issue: Issue) -> bool:
     return now is not None and (now.task_id, now.token) == (issue.task_id, issue.token)
 
 
-def _expiring(now: Issue | None, issue: Issue, expires: int) -> Issue | None:
+def _extend_hold(now: Issue | None, issue: Issue, expires: int) -> Issue | None:
     if now is None or not _same_hold(now, issue):
         return now
     return replace(now, expires=max(expires, now.expires))
@@ -412,8 +414,8 @@ def _end_of(job: JobInfo | None, how: str) -> tuple[str, str]:
             ]
 
 
-def _ended(now: Issue | None, issue: Issue, job: JobInfo | None, ended: str) -> Issue | None:
-    """The row after the hold that *issue* tells of has ended as *job* says."""
+def _end_hold(now: Issue | None, issue: Issue, job: JobInfo | None, ended: str) -> Issue | None:
+    """The row after the hold in *issue* has ended as *job* says."""
     if now is None or not _same_hold(now, issue):
         return now
     state = State.GONE if job is None else job.state
@@ -424,8 +426,8 @@ def _ended(now: Issue | None, issue: Issue, job: JobInfo | None, ended: str) -> 
     free = life.let_go(
         now,
         now=wall_ms(),
-        spent=state in _ENDED,
-        outcome=_told(outcome) or ended,
+        spent=state in _ENDED_STATES,
+        outcome=_outcome_text(outcome) or ended,
         not_before=instant_ms("due_at", due) if due else 0,
         completed=state is State.DONE,
     )
@@ -442,7 +444,7 @@ def _outcome(job: JobInfo | None) -> TaskResult | None:
     return None
 
 
-def _told(outcome: TaskResult | None) -> str:
+def _outcome_text(outcome: TaskResult | None) -> str:
     if outcome is None:
         return ""
     more = f": {outcome.result}" if outcome.result else ""

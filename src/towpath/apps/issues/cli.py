@@ -107,7 +107,7 @@ async def add(
     )
     async with _issues(session, database) as issues:
         issue = await issues.put(facts)
-    session.out.answer(described(issue), f"{issue.id}  {_standing(issue)}")
+    session.out.answer(described(issue), f"{issue.id}  {_state_text(issue)}")
 
 
 @verb(
@@ -186,7 +186,7 @@ async def release(
     """
     async with _issues(session, database) as issues:
         issue = await issues.take_away(repository, number, reason=reason)
-    session.out.answer(described(issue), f"{issue.id}  {_standing(issue)}")
+    session.out.answer(described(issue), f"{issue.id}  {_state_text(issue)}")
 
 
 @verb(
@@ -258,10 +258,14 @@ async def policy(
     wanted = policy_at(session.settings.of(IssuesOptions).policy if file is None else file)
     async with _ledger(session, database) as ledger:
         issues = await _open_issues(ledger)
-    shown = [(before, after) for before, after in _judged(issues, wanted)]
+    shown = [(before, after) for before, after in _judge_all(issues, wanted)]
     differ = [pair for pair in shown if _sentence(pair[0]) != _sentence(pair[1])]
     session.out.answers(
-        POLICY_COLUMNS, differ[:limit], _difference, _compared, none="this policy changes nothing"
+        POLICY_COLUMNS,
+        differ[:limit],
+        _difference_row,
+        _difference_fields,
+        none="this policy changes nothing",
     )
     handed = sum(1 for _, after in shown if not after.withheld)
     session.out.note(
@@ -322,7 +326,7 @@ async def _open_issues(ledger: Ledger) -> list[Issue]:
     return [issue for issue in found if issue.state == "open"]
 
 
-def _judged(issues: list[Issue], wanted: IssuePolicy) -> Iterator[tuple[Issue, Issue]]:
+def _judge_all(issues: list[Issue], wanted: IssuePolicy) -> Iterator[tuple[Issue, Issue]]:
     from towpath.apps.issues.life import judged  # noqa: PLC0415 -- slow to import
     from towpath.clock import wall_ms  # noqa: PLC0415 -- the same
 
@@ -336,14 +340,14 @@ def _judged(issues: list[Issue], wanted: IssuePolicy) -> Iterator[tuple[Issue, I
 
 
 def described(issue: Issue) -> dict[str, Any]:
-    """An issue for programs, in the words of the HTTP API. What it does not have is left out."""
+    """An issue as JSON, with the names of the HTTP API. Fields without a value are left out."""
     from towpath.apps.issues.forms import IssueOut  # noqa: PLC0415 -- slow to import
 
     facts = IssueOut.of(issue).model_dump(mode="json")
     return {name: value for name, value in facts.items() if value not in (None, [], "")}
 
 
-def _standing(issue: Issue) -> str:
+def _state_text(issue: Issue) -> str:
     if issue.held:
         return f"held by {issue.agent}"
     if issue.withheld:
@@ -355,7 +359,7 @@ def _standing(issue: Issue) -> str:
     return f"offered at {instant(issue.due).isoformat(timespec='seconds')}"
 
 
-def _offer(issue: Issue) -> str:
+def _offer_state(issue: Issue) -> str:
     from towpath.clock import wall_ms  # noqa: PLC0415 -- slow to import
 
     if issue.held:
@@ -373,7 +377,7 @@ def _row(issue: Issue) -> list[object]:
         issue.priority,
         issue.role,
         issue.task_type,
-        issue.withheld or _offer(issue),
+        issue.withheld or _offer_state(issue),
         issue.agent or None,
         instant(issue.expires) if issue.held else None,
         issue.title[:_TITLE_MOST],
@@ -386,11 +390,11 @@ def _sentence(issue: Issue) -> str:
     return f"{issue.task_type} for {issue.role}, priority {issue.priority}"
 
 
-def _difference(pair: tuple[Issue, Issue]) -> list[object]:
+def _difference_row(pair: tuple[Issue, Issue]) -> list[object]:
     before, after = pair
     return [before.id, _sentence(before), _sentence(after), before.title[:_TITLE_MOST]]
 
 
-def _compared(pair: tuple[Issue, Issue]) -> dict[str, Any]:
+def _difference_fields(pair: tuple[Issue, Issue]) -> dict[str, Any]:
     before, after = pair
     return {"issue": before.id, "now": _sentence(before), "then": _sentence(after)}

@@ -100,4 +100,4 @@ ANSWERS: Mapping[type[TowpathError], ErrorCodes] = {
     TaskNotFound: ErrorCodes(404, 5),
     NotHeld: ErrorCodes(409, 4),
 }
-"""How they leave, where no base of theirs says so."""
+"""Status and exit code of the errors whose base classes have none that fits."""

@@ -1,4 +1,4 @@
-"""GitHub as issues need it: what there is, and what it is told of who holds what."""
+"""The calls of GitHub's API that issues need: reading issues, and showing who holds them."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ class IssuesPage(NamedTuple):
 
     issues: list[FoundIssue]
     known: KnownPage
-    """Which issues are on it, and how to ask later whether anything has changed."""
+    """The numbers of its issues, and the ETag by which a later read sees whether it has changed."""
     changed: bool
-    """Whether it is not as it was when it was last read; if not, *issues* are not told."""
+    """Whether it has changed since it was last read; if not, *issues* is empty."""
 
 
 class GitHub:
-    """Calls GitHub's API. What it refuses is raised as `calls` does; see `forges/client.py`."""
+    """Calls GitHub's API. Raises the errors of `calls` for a refusal; see `forges/client.py`."""
 
     def __init__(self, client: ForgeClient) -> None:
         self._client = client
         self.requests = 0
 
-    # ── what there is ────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────
 
     async def repository(self, name: str) -> RepositoryFacts | None:
-        """The repository, under the name it has now; None = it is gone, or not ours to see."""
-        answer = await self._look(f"/repos/{name}")
+        """The repository under its present name; None = it is gone, or the token can't see it."""
+        answer = await self._read(f"/repos/{name}")
         if answer is None:
             return None
-        told = msgspec.json.decode(answer.body, type=dict[str, Any])
-        now, branch = str(told.get("full_name", "")), str(told.get("default_branch", ""))
+        fields = msgspec.json.decode(answer.body, type=dict[str, Any])
+        now, branch = str(fields.get("full_name", "")), str(fields.get("default_branch", ""))
         if not is_repository(now):
             raise IssueInvalid("full_name", "must be owner/name")
         return RepositoryFacts(now, branch if is_branch(branch) else "")
@@ -80,11 +80,10 @@ class GitHub:
         known: Mapping[str, KnownPage],
         doubted: frozenset[int] = frozenset(),
     ) -> AsyncGenerator[IssuesPage]:
-        """All open issues, page by page, oldest first: pages that are full rarely change.
+        """All open issues, page by page, the oldest first, because full pages rarely change then.
 
-        Of a page that is *known* and has not changed nothing is told. One with an issue that is
-        *doubted* is read in any case: it may be as it was when the page was last read, and not as
-        we have heard since.
+        A *known* page that has not changed comes without issues. A page with a *doubted* issue is
+        read in any case: it may not have changed on GitHub while our row did.
         """
         query = f"state=open&sort=created&direction=asc&per_page={_PER_PAGE}"
         path: str | None = f"/repos/{repository}/issues?{query}"
@@ -101,19 +100,21 @@ class GitHub:
                 yield IssuesPage([], before, changed=False)
                 path = before.next
                 continue
-            found = [listed for entry in page.entries if (listed := _found(entry, repository))]
-            numbers = frozenset(issue.facts.number for issue in found)
-            yield IssuesPage(found, KnownPage(path, page.etag, numbers, page.next), changed=True)
+            issues = [
+                listed for entry in page.entries if (listed := _parse_issue(entry, repository))
+            ]
+            numbers = frozenset(issue.facts.number for issue in issues)
+            yield IssuesPage(issues, KnownPage(path, page.etag, numbers, page.next), changed=True)
             path = page.next
 
     async def issue(self, repository: str, number: int) -> FoundIssue | None:
-        """The issue as it is now; None = it is gone: deleted, or transferred."""
+        """The issue as it is now; None = it was deleted or transferred."""
         self.requests += 1
         answer = await self._client.look(f"/repos/{repository}/issues/{number}")
         if self._client.lacks(answer) or self._client.moved(answer) is not None:
             return None
         self._client.require_taken(answer)
-        return _found(msgspec.json.decode(answer.body, type=dict[str, Any]), repository)
+        return _parse_issue(msgspec.json.decode(answer.body, type=dict[str, Any]), repository)
 
     async def open_pulls(self, repository: str) -> AsyncGenerator[PullFact]:
         path = f"/repos/{repository}/pulls?state=open&per_page={_PER_PAGE}"
@@ -122,16 +123,14 @@ class GitHub:
             for entry in page.entries:
                 yield reading.shown_pull(entry, repository)
 
-    # ── what it is told ──────────────────────────────────────────────────────────────────
+    # ── writing ──────────────────────────────────────────────────────────────────────────
 
     async def add_labels(self, repository: str, number: int, labels: list[str]) -> None:
         path = f"/repos/{repository}/issues/{number}/labels"
         self._client.require_taken(await self._client.post(path, {"labels": labels}))
 
     async def remove_label(self, repository: str, number: int, label: str) -> None:
-        """Take a label away, also from an issue that was transferred; one that is not there is as
-        well.
-        """
+        """Remove a label, also from an issue that was transferred. A missing label is no error."""
         path = f"/repos/{repository}/issues/{number}/labels/{quote(label, safe='')}"
         answer = await self._client.remove(path)
         if (moved := self._client.moved(answer)) is not None:
@@ -140,30 +139,30 @@ class GitHub:
             self._client.require_taken(answer)
 
     async def make_branch(self, repository: str, branch: str) -> None:
-        """Make *branch* from the default branch; one that is there is as well."""
+        """Make *branch* from the default branch, if it does not exist yet."""
         facts = await self.repository(repository)
         default = facts.default_branch if facts else ""
         place = f"/repos/{repository}/git/ref/heads/{quote(default)}"
         answer = await self._client.get(place)
-        told = msgspec.json.decode(answer.body, type=_Ref)
+        ref = msgspec.json.decode(answer.body, type=_Ref)
         made = await self._client.post(
             f"/repos/{repository}/git/refs",
-            {"ref": f"refs/heads/{branch}", "sha": told.object.sha},
+            {"ref": f"refs/heads/{branch}", "sha": ref.object.sha},
         )
         if self._client.lasting(made) and "already exists" in self._client.said(made).lower():
             return
         self._client.require_taken(made)
 
     async def comment(self, repository: str, number: int, text: str, *, mark: str) -> None:
-        """Say *text* once: *mark* is looked for first."""
+        """Post *text* once: a comment that contains *mark* is looked for first."""
         path = f"/repos/{repository}/issues/{number}/comments"
         if await self._client.find(path, mark, field="body") is None:
             self._client.require_taken(await self._client.post(path, {"body": f"{text}\n\n{mark}"}))
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    async def _look(self, path: str) -> CallAnswer | None:
-        """What is at *path*, or where that has moved to; None = it is gone."""
+    async def _read(self, path: str) -> CallAnswer | None:
+        """The answer for *path*, or for where it has moved to; None = nothing is there."""
         self.requests += 1
         answer = await self._client.look(path)
         moved = self._client.moved(answer)
@@ -184,8 +183,8 @@ class _Ref(msgspec.Struct):
     object: _Object
 
 
-def _found(entry: dict[str, Any], repository: str) -> FoundIssue | None:
-    """An issue of a list; None for a pull request, and for what nobody could hand out."""
+def _parse_issue(entry: dict[str, Any], repository: str) -> FoundIssue | None:
+    """An issue of a list; None for a pull request, and for an entry that is not valid."""
     try:
         fact = reading.shown_issue(entry, repository)
         return None if fact.is_pull else FoundIssue(facts_of(fact), fact.at_ms or 0)
@@ -194,7 +193,7 @@ def _found(entry: dict[str, Any], repository: str) -> FoundIssue | None:
 
 
 def facts_of(fact: IssueFact, *, state: IssueState | None = None) -> Facts:
-    """An issue as we know it. Raises IssueInvalid."""
+    """The facts of an issue, from a webhook or the API. Raises IssueInvalid."""
     usual = IssueState.OPEN if fact.is_open else IssueState.CLOSED
     return Facts(
         repository=fact.repository,
@@ -210,7 +209,7 @@ def facts_of(fact: IssueFact, *, state: IssueState | None = None) -> Facts:
 
 
 def caller_of(options: IssuesOptions) -> Caller:
-    """Calls that reach GitHub: the address is the operator's own, and may be a private one."""
+    """A caller that may call GitHub, also at a private address: the operator has chosen it."""
     hosts = [options.github_host, *([options.github_api] if options.github_api else [])]
     allow = (*(parse_target(host).host for host in hosts), *options.allow)
     return Caller(allow=allow, timeout=WITHIN, largest_answer=_LARGEST_ANSWER)

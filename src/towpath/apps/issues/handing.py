@@ -1,7 +1,7 @@
 """Handing out: leases the best task to the agent that asks for one.
 
-The queue chooses and leases in one step. Then the row is asked, which may have changed meanwhile:
-what it does not confirm is given back, and no agent hears of it.
+The queue chooses and leases in one step. Then the row is checked, because it may have changed
+meanwhile. A task that the row does not confirm is given back, and no agent sees it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from towpath.supervise import detached
 from towpath.telemetry.events import ISSUE_HANDED_OUT
 
 SELECTORS_MOST = 100
-"""Kinds of tasks that one claim can name."""
-_SLICE = seconds(5)
-"""How long one look waits: kinds of tasks may come that were not there before."""
-_SHORTEST_LOOK = milliseconds(1)
-_LOOK_AGAIN = 0.5
-"""Seconds between two looks for a kind of tasks that there never was."""
-_NAMED_MOST = 100
+"""Selectors that one claim can name."""
+_CLAIM_WITHIN = seconds(5)
+"""How long one claim waits. Then selectors are read again, because new ones may exist."""
+_SHORTEST_WAIT = milliseconds(1)
+_PAUSE = 0.5
+"""Seconds between two reads of selectors while none fits."""
+_NAMES_MOST = 100
 
 
 class TaskRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,12 +49,12 @@ class TaskRequest(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[str, ...] = ()
     """The agent's roles; none = all."""
     repositories: tuple[str, ...] = ()
-    """Where; none = everywhere."""
+    """The repositories that it works on; none = all."""
 
     def __post_init__(self) -> None:
         agent_name(self.agent)
-        if max(len(self.roles), len(self.repositories)) > _NAMED_MOST:
-            raise InvalidOption("roles", "…", rule=f"at most {_NAMED_MOST} of each")
+        if max(len(self.roles), len(self.repositories)) > _NAMES_MOST:
+            raise InvalidOption("roles", "…", rule=f"at most {_NAMES_MOST} of each")
         for role in self.roles:
             role_name(role)
         for repository in self.repositories:
@@ -66,17 +66,17 @@ class TaskRequest(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.roles or self.repositories)
 
 
-class _No(StrEnum):
-    """Why what was claimed is not handed out."""
+class _Refusal(StrEnum):
+    """Why a claimed task is not handed out."""
 
     CHANGED = "changed"
-    """The row knows nothing of the task: it is withdrawn."""
+    """The row no longer offers the task; the task is withdrawn."""
     FULL = "full"
-    """A limit keeps it: of its repository, or to the most urgent issues."""
+    """The limit of its repository is reached, or an issue with a higher priority exists."""
 
 
 class Handing:
-    """Hands out what the board offers."""
+    """Hands out the tasks of the board's issues."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -90,35 +90,33 @@ class Handing:
         call: Call | None = None,
         owner: str | None = None,
     ) -> Task | None:
-        """The best task for the agent, held by it for *owner*; None if there is none within
-        *wait*.
-        """
+        """Lease the best task to the agent, for *owner*; None if there is none within *wait*."""
         until = steady() + (wait or ZERO).total_seconds()
         avoided: set[str] = set()
         while True:
             rest = seconds(max(until - steady(), 0))
-            if call is not None:  # named looks of a waiting claim: repeatable with another wait
-                rest = max(rest, _SHORTEST_LOOK)
-            lease = await self._claim(wish, avoided, min(rest, _SLICE), call, owner)
+            if call is not None:  # a claim that waits may be repeated with another wait
+                rest = max(rest, _SHORTEST_WAIT)
+            lease = await self._claim(wish, avoided, min(rest, _CLAIM_WITHIN), call, owner)
             if lease is not None:
-                task = await self._handed_out(lease, wish, avoided, owner)
+                task = await self._hand_out(lease, wish, avoided, owner)
                 if task is not None:
                     return task
-                call = None  # under that name it would be the same again
+                call = None  # under that name, the claim would return the same lease
                 continue
             if steady() >= until:
                 return None
-            avoided.clear()  # there may be room meanwhile
+            avoided.clear()  # their limits may be free again
 
     async def full(self, issue: Issue) -> tuple[str, int] | None:
-        """Whose limit keeps *issue* from being handed out, and that limit."""
+        """The repository and its limit, if that keeps *issue* from being handed out; else None."""
         limits, place = self._board.policy.limits, issue.repository.lower()
         held = await self._board.ledger.read(lambda connection: tables.held_in(connection, place))
         is_full = limits.repository and held >= limits.repository
         return (issue.repository, limits.repository) if is_full else None
 
-    def _full(self, connection: tables.Connection, issue: Issue) -> bool:
-        """Whether a limit keeps *issue* from being held, asked while nobody else can take one."""
+    def _is_full(self, connection: tables.Connection, issue: Issue) -> bool:
+        """Whether a limit keeps *issue* from being held. Called in a write, as it may lock rows."""
         policy = self._board.policy
         if policy.only_highest and issue.priority < (tables.highest(connection) or 0):
             return True
@@ -135,12 +133,12 @@ class Handing:
         call: Call | None,
         owner: str | None,
     ) -> Lease | None:
-        """A lease of the best task that fits; the one place where the queue is asked for one."""
+        """Claim the best task that fits. All claims of tasks are made here."""
         engine, limit = await self._board.engine(), self._board.policy.limits.agent
-        some = await self._selectors(wish, avoided)
+        some = await self._choose_selectors(wish, avoided)
         if some is not None and not some:
-            # Nothing of the kind was ever there: nobody could be woken for it.
-            await asyncio.sleep(min(wait.total_seconds(), _LOOK_AGAIN))
+            # No task ever had a selector that fits, so no wake-up can come.
+            await asyncio.sleep(min(wait.total_seconds(), _PAUSE))
             return None
         leases = await engine.claim(
             ISSUES,
@@ -153,10 +151,10 @@ class Handing:
         )
         return leases[0] if leases else None
 
-    async def _selectors(self, wish: TaskRequest, avoided: set[str]) -> list[str] | None:
-        """The kinds of tasks that a claim names; None = all.
+    async def _choose_selectors(self, wish: TaskRequest, avoided: set[str]) -> list[str] | None:
+        """The selectors that a claim names; None = all tasks.
 
-        Where only the most urgent issues are handed out, those that have some that wait.
+        With `only_highest`, those that have a free issue of the highest priority.
         """
         board, only = self._board, self._board.policy.only_highest
         if not (wish.chooses or avoided or only):
@@ -176,13 +174,13 @@ class Handing:
 
     # ── handing out ──────────────────────────────────────────────────────────────────────
 
-    async def _handed_out(
+    async def _hand_out(
         self, lease: Lease, wish: TaskRequest, avoided: set[str], owner: str | None
     ) -> Task | None:
-        """The task in the agent's hands. Whoever goes away meanwhile gets nothing: what was taken
-        for it is given back.
+        """Note the hold in the row and return the task; None if it had to be given back. If this
+        call is cancelled, the task is given back, too.
         """
-        noting = asyncio.ensure_future(self._noted(lease, wish, owner))
+        noting = asyncio.ensure_future(self._note_hold(lease, wish, owner))
         try:
             found = await asyncio.shield(noting)
         except asyncio.CancelledError:
@@ -196,19 +194,21 @@ class Handing:
             raise
         if isinstance(found, Issue):
             return self._task(found, lease)
-        if found is _No.CHANGED:
+        if found is _Refusal.CHANGED:
             await self._board.withdraw(lease.id)
         await self._give_back(lease)
-        if found is _No.FULL:
+        if found is _Refusal.FULL:
             avoided.add(msgspec.json.decode(lease.payload, type=Payload).issue.partition("#")[0])
         return None
 
-    async def _noted(self, lease: Lease, wish: TaskRequest, owner: str | None) -> Issue | _No:
-        """The row says who holds the issue; or why nobody may."""
+    async def _note_hold(
+        self, lease: Lease, wish: TaskRequest, owner: str | None
+    ) -> Issue | _Refusal:
+        """Note the holder in the row. Returns the row, or why the task is not handed out."""
         board = self._board
         known = await board.ledger.read(tables.of_task(lease.id))
         if known is None:
-            return _No.CHANGED
+            return _Refusal.CHANGED
 
         def change(before: Issue | None) -> Issue | None:
             if before is None or before.task_id != lease.id or before.withheld:
@@ -222,18 +222,18 @@ class Handing:
                 expires=lease.expires_ms,
             )
 
-        found = await board.revise(known.id, change, unless=self._full)
+        found = await board.revise(known.id, change, unless=self._is_full)
         after = found.after
         if after is None or after.token != lease.token:
             same = after is not None and after.task_id == lease.id and not after.withheld
-            return _No.FULL if same else _No.CHANGED
+            return _Refusal.FULL if same else _Refusal.CHANGED
         await board.mirrors.held(after)
         board.metrics.own(HANDED_OUT).labels(after.task_type).inc()
-        told = {"issue": after.id, "job": lease.id, "agent": wish.agent}
-        board.log.emit(ISSUE_HANDED_OUT, **told, task_type=after.task_type)
+        fields = {"issue": after.id, "job": lease.id, "agent": wish.agent}
+        board.log.emit(ISSUE_HANDED_OUT, **fields, task_type=after.task_type)
         return after
 
-    async def _undo(self, lease: Lease, noting: asyncio.Future[Issue | _No]) -> None:
+    async def _undo(self, lease: Lease, noting: asyncio.Future[Issue | _Refusal]) -> None:
         with suppress(TowpathError):
             found = await noting
             await self._give_back(lease)

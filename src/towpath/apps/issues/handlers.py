@@ -1,4 +1,4 @@
-"""What runs in a worker: GitHub is shown who holds what, and compared with what is known."""
+"""The handlers that run in a worker: projections to GitHub, and comparisons with it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class IssuesConsumers:
 
     @asynccontextmanager
     async def added(self, app: Towpath) -> AsyncGenerator[None]:
-        """*app*, which must have a ledger, with the handlers, and connections to GitHub."""
+        """Add the handlers to *app*, which must have a ledger, and keep connections to GitHub."""
         if self._caller is None or self._github is None:
             yield
             return
@@ -45,8 +45,8 @@ class IssuesConsumers:
 
 
 def add_issues(app: Towpath, github: GitHub, options: IssuesOptions, policy: IssuePolicy) -> None:
-    """Let *app*, which must have a ledger, show on GitHub who holds what, and compare issues with
-    GitHub: when it starts, and again and again.
+    """Add the handlers to *app*, which must have a ledger: they show on GitHub who holds an issue,
+    and compare issues with GitHub, at the start and every `sync`.
     """
     board = Board(
         engine=lambda: app.engine,
@@ -72,7 +72,7 @@ def add_issues(app: Towpath, github: GitHub, options: IssuesOptions, policy: Iss
 
     @asynccontextmanager
     async def at_start(_: AtWork) -> AsyncGenerator[None]:
-        with suppress(ServerError):  # it is away: the schedule comes later
+        with suppress(ServerError):  # Redis is away: the schedule fires later
             await submit_sync(
                 app.engine, None, period=sync_period(options.sync, instant(wall_ms()))
             )

@@ -1,6 +1,6 @@
 """GitHub's webhooks about issues, pull requests, labels and repositories, applied to the rows.
 
-Each can be taken twice, or in another order than they were sent: rows know how new they are.
+A webhook may come twice or out of order: each row has the version of its facts.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ _LISTENED = {
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A webhook that is about something we know."""
+    """A webhook to be applied."""
 
     event: ForgeEvent
     action: str
-    """In the forge's own words."""
+    """The action, in the forge's own word."""
     fact: Fact
 
 
 def read_github(
     headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]
 ) -> Told | Ignored:
-    """What a delivery of GitHub tells. Raises SignatureRefused and WebhookInvalid."""
+    """Read a delivery of GitHub. Raises SignatureRefused and WebhookInvalid."""
     return told_of(github.read(headers, body, secrets=secrets))
 
 
@@ -82,7 +82,7 @@ def told_of(delivery: Delivery) -> Told | Ignored:
 
 
 def _check(fact: IssueFact) -> None:
-    """What breaks a rule is named as the forge names it. Raises WebhookInvalid."""
+    """Raises WebhookInvalid, with the forge's name of the field, if a fact breaks a rule."""
     try:
         facts_of(fact)
         _ = fact.at_ms
@@ -97,32 +97,34 @@ class Intake:
         self._board, self._moving = board, Moving(board)
 
     async def take(self, found: Told | Ignored) -> tuple[list[str], str]:
-        """The issues that it changed; or why it did not. Raises LedgerError."""
+        """Apply a webhook. Returns the ids of the issues that changed, and why none did, if none
+        did. Raises LedgerError.
+        """
         if isinstance(found, Ignored):
-            return self._answered([], found.reason)
+            return self._count_result([], found.reason)
         fact = found.fact
-        if not await self._takes(fact):
-            return self._answered([], "issues of this repository are not handed out")
+        if not await self._is_handed_out(fact):
+            return self._count_result([], "issues of this repository are not handed out")
         if isinstance(fact, IssueFact):
-            changed = await self._issue(fact, found)
+            changed = await self._apply_issue(fact, found)
         elif isinstance(fact, PullFact):
-            changed = await self._pull(fact, found)
+            changed = await self._apply_pull(fact, found)
         elif isinstance(fact, LabelFact):
-            changed = await self._label(fact, found.action)
+            changed = await self._apply_label(fact, found.action)
         elif isinstance(fact, RepositoryFact):
-            changed = await self._repository(fact, found.action)
+            changed = await self._apply_repository(fact, found.action)
         else:
             changed = []
-        return self._answered(changed, "" if changed else "nothing new")
+        return self._count_result(changed, "" if changed else "nothing new")
 
-    def _answered(self, changed: list[str], ignored: str) -> tuple[list[str], str]:
+    def _count_result(self, changed: list[str], ignored: str) -> tuple[list[str], str]:
         known = ignored == "nothing new"
         state = "taken" if changed else "stale" if known else "ignored"
         self._board.metrics.own(WEBHOOKS).labels(state).inc()
         return changed, ignored
 
-    async def _takes(self, fact: Fact) -> bool:
-        """Whether its issues are handed out: under the name that it has, or had before."""
+    async def _is_handed_out(self, fact: Fact) -> bool:
+        """Whether issues of its repository are handed out, under its name or a former one."""
         before = fact.before if isinstance(fact, RepositoryFact) else None
         for name in (fact.repository, before):
             if name and self._board.options.takes(name):
@@ -134,13 +136,13 @@ class Intake:
 
     # ── issues ───────────────────────────────────────────────────────────────────────────
 
-    async def _issue(self, fact: IssueFact, told: Told) -> list[str]:
-        gone = told.event is ForgeEvent.ISSUE and told.action in _GONE
+    async def _apply_issue(self, fact: IssueFact, webhook: Told) -> list[str]:
+        gone = webhook.event is ForgeEvent.ISSUE and webhook.action in _GONE
         facts = facts_of(fact, state=IssueState.GONE if gone else None)
         version, now = fact.at_ms or 0, wall_ms()
 
         def change(before: Issue | None) -> Issue:
-            # What is gone is not told of again, whatever comes late.
+            # A deletion counts as read: a late webhook of the same second does not undo it.
             return life.told(
                 before, facts, source=IssueSource.GITHUB, version=version, read=gone, now=now
             )
@@ -150,11 +152,11 @@ class Intake:
 
     # ── pull requests ────────────────────────────────────────────────────────────────────
 
-    async def _pull(self, fact: PullFact, told: Told) -> list[str]:
-        """The issues that a pull request is about know its number; a push to it, or a review, may
-        begin the delay of their review anew.
+    async def _apply_pull(self, fact: PullFact, webhook: Told) -> list[str]:
+        """Store the number of a pull request in the issues that it is about. A push to it, or a
+        review, may restart the delay of their review.
         """
-        restarts = told.event is ForgeEvent.REVIEW or told.action == "synchronize"
+        restarts = webhook.event is ForgeEvent.REVIEW or webhook.action == "synchronize"
         restarts = restarts and self._board.policy.review.restart
         at, now, changed = fact.at_ms or 0, wall_ms(), list[str]()
 
@@ -171,8 +173,8 @@ class Intake:
 
     # ── labels and repositories ──────────────────────────────────────────────────────────
 
-    async def _label(self, fact: LabelFact, action: str) -> list[str]:
-        """A label that was renamed is renamed on all issues; one that was deleted is on none."""
+    async def _apply_label(self, fact: LabelFact, action: str) -> list[str]:
+        """Rename a label on all issues, or remove it if it was deleted."""
         old = fact.title if action == "deleted" else fact.before
         if old is None:
             return []
@@ -182,13 +184,13 @@ class Intake:
         changed: list[str] = []
         for id in ids:
             revised = await self._board.revise(
-                id, lambda current: current and _relabelled(current, old, new)
+                id, lambda current: current and _relabel(current, old, new)
             )
             if revised.changed:
                 changed.append(id)
         return changed
 
-    async def _repository(self, fact: RepositoryFact, action: str) -> list[str]:
+    async def _apply_repository(self, fact: RepositoryFact, action: str) -> list[str]:
         if action == "deleted":
             return await self._moving.gone(fact.repository)
         if action in ("renamed", "transferred") and fact.before and is_repository(fact.before):
@@ -196,7 +198,7 @@ class Intake:
         return []
 
 
-def _relabelled(issue: Issue, old: str, new: str | None) -> Issue:
+def _relabel(issue: Issue, old: str, new: str | None) -> Issue:
     kept = {label for label in issue.labels if label.lower() != old.lower()}
     if len(kept) == len(issue.labels):
         return issue
@@ -204,13 +206,13 @@ def _relabelled(issue: Issue, old: str, new: str | None) -> Issue:
 
 
 def linked_issues(pull: PullFact, board: Board) -> list[str]:
-    """The issues that *pull* is about: by its branch, which has our name, or by its own words."""
+    """The ids of the issues that *pull* is about: by its branch's name, or a text: `closes #12`."""
     found: dict[str, None] = {}
     before, _, after = board.policy.show.branch.partition("{number}")
     number = pull.ref.removeprefix(before).removesuffix(after)
     if before + number + after == pull.ref and number.isascii() and number.isdecimal():
         found[issue_id(pull.repository, int(number[:10]))] = None
-    for repository, said in _CLOSES.findall(f"{pull.title}\n{pull.body}")[:_LINKED_MOST]:
-        if int(said) <= NUMBER_MOST:
-            found[issue_id(repository or pull.repository, int(said))] = None
+    for repository, named in _CLOSES.findall(f"{pull.title}\n{pull.body}")[:_LINKED_MOST]:
+        if int(named) <= NUMBER_MOST:
+            found[issue_id(repository or pull.repository, int(named))] = None
     return list(found)

@@ -1,5 +1,6 @@
-"""The life of an issue, as changes of its row: added, judged by the policy, held, released. Nothing
-else is known here: neither database nor queue.
+"""The life of an issue, as changes of its row: added, judged by the policy, held, released.
+
+These are pure functions: they use neither the database nor the queue.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from towpath.apps.issues.policy import IssuePolicy
 from towpath.clock import days, duration_ms
 
 _REMEMBERED = duration_ms("found_until", days(1))
-"""How long after the end of its task a review delay is known: polling can't begin it anew."""
+"""How long a completed review's delay is remembered, so that polling can't restart it."""
 
 
 def told(
     before: Issue | None, facts: Facts, *, source: IssueSource, version: int, read: bool, now: int
 ) -> Issue:
-    """What the tracker tells. What is older than what is known changes nothing.
+    """The row with the facts of its tracker. A forge's facts that are older than the row's change
+    nothing; facts from the HTTP API always apply.
 
-    Webhooks may overtake each other, and a forge's times have whole seconds: among equals what was
-    asked for counts more than what was told, and else what comes later.
+    Webhooks may come out of order, and a forge's times have whole seconds. Of two facts with the
+    same time, one that was read counts more than a webhook, and otherwise the one that came later.
     """
     if before is None:
         issue = Issue(id=facts.id, repository=facts.repository, number=facts.number, created=now)
@@ -56,16 +58,16 @@ def _with(before: Issue, facts: Facts, *, source: IssueSource, version: int, rea
     )
     if not (is_open and again):
         return issue
-    # It is offered anew, whatever was done before.
+    # A reopened issue is offered again, whatever was done before.
     offered = offered_anew(issue)
     return replace(offered, done=())
 
 
 def judged(issue: Issue, policy: IssuePolicy, *, now: int, open_blockers: list[str]) -> Issue:
-    """*issue* as *policy* sees it.
+    """The row as *policy* decides.
 
-    An issue that somebody holds keeps its task until it is let go; but it may be withdrawn: then
-    the holder is asked to stop.
+    A held issue keeps its task until the hold ends. But the policy may withdraw it: then its holder
+    is asked to stop.
     """
     kind = policy.task_type(issue.labels)
     done = tuple(task for task in issue.done if task in (TaskType.DEVELOPMENT, kind))
@@ -78,7 +80,7 @@ def judged(issue: Issue, policy: IssuePolicy, *, now: int, open_blockers: list[s
             why=reason.why if reason else "",
         )
     if issue.withheld == "dead" and issue.task_type is kind and not policy.withdrawn(issue):
-        return issue  # until somebody changes what it is, or offers it anew
+        return issue  # until its type of task changes, or somebody offers it again
     keeps = bool(issue.task_id) and issue.task_type is kind
     role, urgency = policy.role(issue, kind), policy.urgency(issue)
     issue = replace(issue, task_type=kind, role=role, priority=urgency)
@@ -93,7 +95,7 @@ def judged(issue: Issue, policy: IssuePolicy, *, now: int, open_blockers: list[s
 
 
 def _delayed(issue: Issue, kind: TaskType, policy: IssuePolicy, now: int) -> Issue:
-    """The review delay: from when it was first seen, which is noted once."""
+    """The row with its review delay, which begins when the issue first needs a review."""
     if issue.found and issue.found_until and issue.found_until <= now:
         issue = replace(issue, found=0, found_until=0, review_due=0, ready_told=False)
     if kind is not TaskType.REVIEW or issue.state is not IssueState.OPEN:
@@ -104,13 +106,13 @@ def _delayed(issue: Issue, kind: TaskType, policy: IssuePolicy, now: int) -> Iss
 
 
 def linked(issue: Issue, pr_number: int) -> Issue:
-    """A pull request is about it; of several the newest counts."""
+    """The row with the number of a pull request about it; of several, the newest counts."""
     return replace(issue, pr_number=max(pr_number, issue.pr_number or 0))
 
 
 def seen_again(issue: Issue, *, at: int, now: int) -> Issue:
-    """A newer push or review, *at* by the tracker's clock: the delay of a review that nobody holds
-    begins anew. The same one again changes nothing.
+    """The row after a push or a review, *at* by the tracker's clock. It restarts the delay of a
+    review that nobody holds; the same one again changes nothing.
     """
     if not issue.found or issue.held or TaskType.REVIEW in issue.done or at <= issue.restarted:
         return issue
@@ -120,7 +122,7 @@ def seen_again(issue: Issue, *, at: int, now: int) -> Issue:
 def taken(
     issue: Issue, *, agent: str, owner: str | None, token: int, since: int, expires: int
 ) -> Issue:
-    """*agent* holds it, for *owner*."""
+    """The row held by *agent*, for *owner*."""
     return replace(
         issue,
         agent=agent,
@@ -141,7 +143,7 @@ def let_go(
     not_before: int = 0,
     completed: bool = False,
 ) -> Issue:
-    """Nobody holds it any more. *spent* = its task has ended: offered again, it is another one."""
+    """The row after its hold. *spent* = its task has ended; a new offer makes another one."""
     done = tuple(sorted({*issue.done, issue.task_type})) if completed else issue.done
     review = issue.task_type is TaskType.REVIEW and completed
     return replace(
@@ -160,13 +162,13 @@ def let_go(
 
 
 def given_up(issue: Issue, reason: str) -> Issue:
-    """Its task is dead: it is not offered until somebody says so, or what it is changes."""
+    """The row with a dead task: withheld until somebody offers it again or its type changes."""
     why = f"given up after too many attempts: {reason}"
     return replace(issue, withheld="dead", why=why, task_id="")
 
 
 def offered_anew(issue: Issue) -> Issue:
-    """Somebody says that it is to be handed out again, whatever was done before."""
+    """The row to be handed out again, whatever was done before; a held row stays as it is."""
     if issue.held:
         return issue
     return replace(issue, withheld="", why="", done=(), not_before=0, task_id="")

@@ -1,4 +1,4 @@
-"""What issues count, beside their jobs."""
+"""The metrics of issues, in addition to those of their jobs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Keys in Redis that other programs read, written from the rows. They decide nothing.
 
-`issue_lock_<id>` is there while an issue is held, and goes by itself when the lease ends;
-`review_delay_<id>` says since when a review waits. Ids are those of issues: `owner/name#12`.
+`issue_lock_<id>` exists while an issue is held, and expires with the lease; `review_delay_<id>`
+has the time since which a review waits. The id is that of the issue: `owner/name#12`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DELAY_KEPT = duration_ms("expiry", days(1))
 
 
 class Mirrors:
-    """The keys for outsiders. A server that can't keep them now keeps nobody from working."""
+    """Writes the published keys. A method that raises no ServerError skips a key if Redis fails."""
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
         self._engine = engine
@@ -37,28 +37,28 @@ class Mirrors:
         return self._engine().space("issues", SCRIPTS).at("all")
 
     async def held(self, issue: Issue) -> None:
-        """The issue is held, until `expires` unless that is moved on."""
+        """Write the lock key of a held issue; it expires at `expires`."""
         with suppress(ServerError):
             await (
                 self._locks().published(f"issue_lock_{issue.id}").run("hold", expires=issue.expires)
             )
 
     async def restored(self, issue: Issue) -> bool:
-        """Whether the key of an issue that is held was missing; now it is there. Raises
-        ServerError.
+        """Write the lock key of a held issue again if it is missing, and return whether it was.
+        Raises ServerError.
         """
         lock = self._locks().published(f"issue_lock_{issue.id}")
         return bool(await lock.run("restore", expires=issue.expires))
 
     async def freed(self, issue: Issue) -> None:
-        """The hold that *issue* tells of has ended."""
+        """Delete the lock key of a hold that has ended. The key of a later hold stays."""
         with suppress(ServerError):
             await (
                 self._locks().published(f"issue_lock_{issue.id}").run("free", expires=issue.expires)
             )
 
     async def delayed(self, issue: Issue) -> None:
-        """How long its review waits."""
+        """Write the key with the review delay, if the issue has one."""
         found, status = issue.found_at, issue.review_status
         if found is None or status is None:
             return
@@ -76,9 +76,9 @@ class Mirrors:
             )
 
     async def knows(self) -> bool:
-        """Whether Redis still knows what it was told. Raises ServerError."""
+        """Whether Redis still has what `know` noted. Raises ServerError."""
         return bool(await self._all().read("epoch"))
 
     async def know(self) -> None:
-        """Redis was told everything. Raises ServerError."""
+        """Note in Redis that all offered issues are in the queue. Raises ServerError."""
         await self._all().run("begin")

@@ -24,7 +24,7 @@ from towpath.forges.texts import (
 )
 
 ISSUES = "issues"
-"""All issues are one queue: choosing among several could not be one atomic step."""
+"""All issues share one queue, because one atomic claim covers only one queue."""
 PROJECTIONS = "issues.project"
 SYNCS = "issues.sync"
 QUEUES = {
@@ -36,14 +36,14 @@ QUEUES = {
     PROJECTIONS: QueueOptions(keep=ZERO),
     SYNCS: QueueOptions(keep=hours(1), max_attempts=3),
 }
-"""A task that has ended can be looked at for a day; so long its end may go unnoticed."""
+"""An ended task is kept for a day, so that an end which the row missed can still be read."""
 
 REFUSED = "GitHub refused: "
-"""How the outcome of a task begins that ended because GitHub refused to show its holder."""
+"""Prefix of the outcome of a task that ended because GitHub refused to show its holder."""
 NUMBER_MOST = 2**31 - 1
 TITLE_MOST = 500
 BODY_MOST = 65_536
-"""Characters: as many as GitHub takes."""
+"""In characters; the limit of GitHub."""
 LABEL_MOST, LABELS_MOST = 100, 100
 AGENT_MOST = 64
 _AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:+-]{0,63}")
@@ -56,7 +56,7 @@ class IssueState(StrEnum):
     OPEN = "open"
     CLOSED = "closed"
     GONE = "gone"
-    """Deleted or transferred, or its repository is."""
+    """The issue or its repository was deleted or transferred."""
 
 
 class TaskType(StrEnum):
@@ -84,8 +84,8 @@ class IssueSource(StrEnum):
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """An issue as its tracker describes it. Raises IssueInvalid for values that are not possible.
 
-    Every text was written by a stranger: it is made harmless to show, and is never a command, a
-    path or a branch of ours.
+    Strangers write these texts: they are cleaned for display, and never used as a command, a path
+    or the name of a branch.
     """
 
     repository: str
@@ -97,7 +97,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     state: IssueState = IssueState.OPEN
     assignees: tuple[str, ...] = ()
     reopened: bool = False
-    """Whether it was closed before, as far as its tracker says so."""
+    """Whether the tracker says that the issue was closed and opened again."""
 
     def __post_init__(self) -> None:
         if not is_repository(self.repository):
@@ -110,25 +110,25 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             raise IssueInvalid("url", rule)
         set_field(self, "title", one_line(without_invisible(self.title), most=TITLE_MOST))
         set_field(self, "body", prose(without_invisible(self.body)[:BODY_MOST]))
-        set_field(self, "labels", _texts(self.labels))
-        set_field(self, "assignees", _texts(self.assignees))
+        set_field(self, "labels", _unique_lines(self.labels))
+        set_field(self, "assignees", _unique_lines(self.assignees))
 
     @property
     def id(self) -> str:
         return issue_id(self.repository, self.number)
 
 
-def _texts(some: tuple[str, ...]) -> tuple[str, ...]:
-    """Labels and logins: one line each, no two alike, in one order whoever tells of them."""
+def _unique_lines(some: tuple[str, ...]) -> tuple[str, ...]:
+    """Labels or logins: one line each, without duplicates, sorted so that order never matters."""
     lines = (one_line(text, most=LABEL_MOST) for text in some[:LABELS_MOST])
     return tuple(sorted({line for line in lines if line}))
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True):
-    """An issue at one moment: what its tracker says, what the policy makes of it, who holds it."""
+    """An issue at one moment: what its tracker says, what the policy decides, who holds it."""
 
     id: str
-    """`owner/name#12`, in lower case: trackers take repositories in any case."""
+    """`owner/name#12`, in lower case, because trackers ignore the case of repository names."""
     repository: str
     number: int
     title: str = ""
@@ -140,14 +140,14 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
     reopened: bool = False
     source: IssueSource = IssueSource.API
     version: int = 0
-    """When it was last changed by its tracker's clock, in ms, of whole seconds."""
+    """When the tracker last changed it, by the tracker's clock: in ms, but whole seconds."""
     read: bool = False
-    """Whether that was asked for, and not told by a webhook: those may overtake each other."""
+    """Whether it was read from the tracker; False = from a webhook, which may come out of order."""
     pr_number: int | None = None
 
-    # What the policy makes of it.
+    # What the policy decides.
     policy: str = ""
-    """The digest of that policy."""
+    """The digest of the policy that judged it."""
     task_type: TaskType = TaskType.DEVELOPMENT
     role: str = ""
     priority: int = 0
@@ -157,44 +157,44 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
     """The reason as a sentence."""
     task_id: str = ""
     generation: int = 0
-    """How many tasks there were."""
+    """Number of tasks made for it so far."""
     done: tuple[str, ...] = ()
     """Types of tasks that were completed since it was opened."""
     not_before: int = 0
-    """Until when whoever released it wants it to rest, in ms."""
+    """Not handed out before this time, in ms: set by a release or by the backoff of a task."""
     applied: str = ""
-    """What the queue was told last, or is about to be told: see `wanted`."""
+    """The last value of `wanted` that was sent to the queue, or is about to be sent."""
     settled: bool = True
-    """Whether the queue knows what the row says."""
+    """Whether the queue is known to match the row."""
 
-    # Who holds it: a note of the lease, which decides.
+    # Who holds it. This is a copy of the lease, which decides.
     agent: str = ""
     owner: str | None = None
-    """The owner of the key that requested the task; None = its token alone decides."""
+    """The owner of the API key that requested the task; None = the fencing token is enough."""
     token: int = 0
     held_since: int = 0
     expires: int = 0
-    """When to look at the lease: it may have been renewed."""
+    """When to check the lease, in ms; it may have been renewed."""
     outcome: str = ""
-    """What became of the last task, in one line."""
+    """The outcome of the last task, in one line."""
 
     # The review delay.
     found: int = 0
-    """When it was first seen to need a review, in ms; 0 = it was not."""
+    """When it was first seen to need a review, in ms; 0 = never."""
     found_until: int = 0
-    """Until when that is remembered after the end of its task, in ms."""
+    """When `found` is cleared after a completed review, in ms; 0 = never."""
     review_due: int = 0
     restarted: int = 0
-    """When the last push or review was that began the delay anew, by the tracker's clock, ms."""
+    """The last push or review that restarted the delay: its time by the tracker's clock, in ms."""
     ready_told: bool = False
-    """Whether outsiders were told that the delay is over."""
+    """Whether the end of the delay was reported: `review_status` is READY."""
 
     # What GitHub shows.
     shown: tuple[str, ...] = ()
-    """Labels there that are ours."""
+    """Labels on GitHub that Towpath set."""
     branch: str = ""
     touched: int | None = None
-    """When its labels were last changed by us, in ms."""
+    """When Towpath last changed its labels on GitHub, in ms."""
 
     created: int = 0
     updated: int = 0
@@ -211,11 +211,11 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def due(self) -> int:
-        """Not before then, in ms."""
+        """The earliest time at which it may be handed out, in ms."""
         return max(self.delayed_until, self.not_before)
 
     def assignable_at(self, now: int) -> bool:
-        """Whether an agent could get it at that time, in ms."""
+        """Whether an agent could get it at *now*, in ms."""
         return not (self.withheld or self.held) and self.due <= now
 
     @property
@@ -229,10 +229,10 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> str:
-        """What the queue has to know of it: empty = nothing."""
+        """The task as the queue should have it; empty = the queue should have none."""
         if self.withheld or not self.task_id:
             return ""
-        # What a release or a retry made of its due time, the queue knows before anybody else.
+        # Without `not_before`: a release or a retry has set that due time in the queue itself.
         return f"{self.task_id} {self.priority} {self.delayed_until} {self.selector}"
 
     @property
@@ -241,14 +241,14 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def review_status(self) -> ReviewDelay | None:
-        """As outsiders were told; None where there is no delay."""
+        """The status that is published; None without a review delay."""
         if not self.found:
             return None
         return ReviewDelay.READY if self.ready_told else ReviewDelay.PENDING
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """What a job says: which issue. All else is in the row."""
+    """The payload of a job: the id of the issue. All else is in the row."""
 
     issue: str
 
@@ -284,7 +284,7 @@ def issue_id(repository: str, number: int) -> str:
 
 
 def task_name(id: str, generation: int) -> str:
-    """A task's id: safe in URLs, and another one each time that an issue is offered anew."""
+    """A task's id: safe in URLs, and a new one for each *generation* of the issue's tasks."""
     return f"{id.replace('/', '~').replace('#', '~')}~{generation}"
 
 
@@ -293,7 +293,7 @@ def selector_of(repository: str, role: str) -> str:
 
 
 def agent_name(text: str) -> str:
-    """*text* as an agent's id, or InvalidName."""
+    """Returns *text* if it is a valid id of an agent. Raises InvalidName."""
     if _AGENT.fullmatch(text) is None:
         rule = f"1 to {AGENT_MOST} of A-Z, a-z, 0-9, '.', '_', '@', ':', '+', '-'"
         raise InvalidName("agent_id", text, rule=rule)
@@ -301,7 +301,7 @@ def agent_name(text: str) -> str:
 
 
 def worker_of(agent: str, owner: str | None) -> str:
-    """The name under which the queue counts what *agent* holds: owners may use the same ids."""
+    """The worker name of *agent* in the queue, with its owner: owners may use the same ids."""
     return f"{agent}/{owner}" if owner else agent
 
 
@@ -311,7 +311,7 @@ def agent_of(worker: str) -> str:
 
 
 def role_name(text: str) -> str:
-    """*text* as a role, or InvalidName."""
+    """Returns *text* if it is a valid role. Raises InvalidName."""
     if _ROLE.fullmatch(text) is None:
         raise InvalidName("role", text, rule="1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'")
     return text

@@ -10,7 +10,7 @@ from towpath.apps.issues.model import Issue, IssueState, issue_id
 from towpath.apps.issues.tables import changes
 from towpath.telemetry.events import REPOSITORY_MOVED, REPOSITORY_TROUBLE
 
-_SOME = 200
+_BATCH = 200
 _GONE = "the repository does not exist, or the token can't see it"
 
 
@@ -21,26 +21,26 @@ class Moving:
         self._board = board
 
     async def gone(self, repository: str) -> list[str]:
-        """Issues of *repository* are no longer handed out, and whoever holds one is told to stop.
+        """Hand out no issue of *repository* any more, and ask holders to stop. Returns the ids.
 
-        Should it be there again, a comparison with GitHub finds them open.
+        If the repository comes back, a comparison with GitHub finds its issues open.
         """
         board, ids = self._board, list[str]()
-        while some := await board.ledger.read(tables.of_repository(repository, _SOME)):
+        while some := await board.ledger.read(tables.of_repository(repository, _BATCH)):
             for issue in some:
-                await board.revise(issue.id, _gone)
+                await board.revise(issue.id, _mark_gone)
                 ids.append(issue.id)
         await board.ledger.decide(changes.noted(repository, trouble=_GONE))
-        told = {"repository": repository, "error": "RepositoryGone"}
-        board.log.emit(REPOSITORY_TROUBLE, **told, reason=_GONE)
+        fields = {"repository": repository, "error": "RepositoryGone"}
+        board.log.emit(REPOSITORY_TROUBLE, **fields, reason=_GONE)
         return ids
 
     async def renamed(self, old: str, new: str) -> list[str]:
-        """Issues of *old* are those of *new*; tasks keep their ids, and agents their tasks."""
+        """Move the issues of *old* to *new*. Tasks keep their ids and holders. Returns the ids."""
         board, ids = self._board, list[str]()
         if old.lower() == new.lower():
             return ids
-        while some := await board.ledger.read(tables.of_repository(old, _SOME, any_state=True)):
+        while some := await board.ledger.read(tables.of_repository(old, _BATCH, any_state=True)):
             for issue in some:
                 other = await board.ledger.decide(changes.moved(issue, new))
                 await board.withdraw(other)
@@ -52,5 +52,5 @@ class Moving:
         return ids
 
 
-def _gone(issue: Issue | None) -> Issue | None:
+def _mark_gone(issue: Issue | None) -> Issue | None:
     return issue and replace(issue, state=IssueState.GONE)

@@ -73,7 +73,7 @@ class IssuesOptions(Options, frozen=True, kw_only=True):
 
 
 def _check_address(option: str, url: str) -> None:
-    """Raises InvalidOption, which does not repeat it: a token may be in it."""
+    """Raises InvalidOption, without the URL in its text, because that may contain a token."""
     try:
         parse_target(url)
     except CallRefused as refusal:

@@ -1,6 +1,6 @@
 """The policy: what is done about which issue, by whom, and how urgently. Data, read from TOML.
 
-A policy decides by what is known of one issue; who holds it is not its business.
+A policy decides by the facts of one issue, never by its holder.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _BLOCKED_BY = re.compile(
 _REFERENCE = re.compile(r"([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)?#([0-9]{1,9})")
 _BLOCKERS_MOST = 50
 _LABEL_LONGEST = 50
-"""Characters: GitHub takes no longer label."""
+"""In characters; the limit of GitHub."""
 Priority = Annotated[int, Meta(ge=0, le=100)]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file: a name that it does not know is a mistake."""
+    """A table of the policy file. Unknown names are refused."""
 
 
 class ReviewTasks(_Part, frozen=True, kw_only=True):
@@ -44,13 +44,13 @@ class ReviewTasks(_Part, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ("needs-review",)
     role: str = "reviewer"
     delay: str = "5m"
-    """How long after it was first seen an issue is offered."""
+    """How long after an issue first needs a review it is offered."""
     restart: bool = False
-    """Whether a newer push or review begins the delay anew."""
+    """Whether a newer push or review restarts the delay."""
 
 
 class FixTasks(_Part, frozen=True, kw_only=True):
-    """Fix tasks: what a review found is to be mended."""
+    """Fix tasks: an agent makes the changes that a review requested."""
 
     labels: tuple[str, ...] = ("changes-requested",)
 
@@ -60,7 +60,7 @@ class Roles(_Part, frozen=True, kw_only=True):
 
     default: str = "developer"
     prefix: str = "role:"
-    """A label that begins so names the role; empty = none does."""
+    """A label with this prefix names the role; empty = no label does."""
     labels: Mapping[str, str] = {}
     """Roles by label."""
 
@@ -90,7 +90,7 @@ class IssuePolicy(_Part, frozen=True, kw_only=True):
     )
     """Priorities by label, 0 to 100: higher is handed out first."""
     priority: Priority = 40
-    """Of an issue without such a label."""
+    """The priority of an issue without such a label."""
     never: tuple[str, ...] = ("epic", "story")
     """Labels of issues that are never handed out."""
     in_progress: tuple[str, ...] = ("in-progress",)
@@ -109,7 +109,7 @@ class IssuePolicy(_Part, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """By which a row knows whether it was judged by this policy."""
+        """Identifies the policy: each row has the digest of the policy that judged it."""
         return sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:16]
 
     @property
@@ -128,7 +128,7 @@ class IssuePolicy(_Part, frozen=True, kw_only=True):
         return TaskType.FIX if named & _lower(self.fix.labels) else TaskType.DEVELOPMENT
 
     def role(self, issue: Issue, kind: TaskType) -> str:
-        """Who does it; of several labels the first by the alphabet, so that order never counts."""
+        """The role that an agent needs. Of several labels, the first by the alphabet counts."""
         if kind is TaskType.REVIEW:
             return self.review.role
         by_label = {label.lower(): role for label, role in self.roles.labels.items()}
@@ -166,7 +166,7 @@ class IssuePolicy(_Part, frozen=True, kw_only=True):
         return None
 
     def withdrawn(self, issue: Issue) -> Withheld | None:
-        """Why an agent that holds *issue* should stop as well."""
+        """Why *issue* is withheld even from an agent that holds it; None = it is not."""
         if issue.state is not IssueState.OPEN:
             return Withheld(issue.state, f"the issue is {issue.state}")
         for label in issue.labels:
@@ -182,7 +182,7 @@ class IssuePolicy(_Part, frozen=True, kw_only=True):
         return None
 
     def blockers(self, issue: Issue) -> list[str]:
-        """The ids of the issues that its text says it is blocked by, if that counts."""
+        """The ids of the issues that its text names as blockers; none without `blocked_by`."""
         if not self.blocked_by:
             return []
         found: dict[str, None] = {}
@@ -198,7 +198,7 @@ class IssuePolicy(_Part, frozen=True, kw_only=True):
         return tuple(label for label in (self.show.label, of_agent) if label)
 
     def branch(self, issue: Issue) -> str:
-        """The branch for *issue*: by its number, never by a text of its author."""
+        """The branch for *issue*. It has the number, never a text that its author wrote."""
         return self.show.branch.replace("{number}", str(issue.number))
 
 
@@ -225,7 +225,7 @@ def _is_role(name: str) -> bool:
 
 
 def policy_at(path: str) -> IssuePolicy:
-    """The policy in the file at *path*; the built-in one without. Raises PolicyInvalid."""
+    """The policy in the file at *path*; without a path, the built-in one. Raises PolicyInvalid."""
     if not path:
         return IssuePolicy()
     try:
@@ -236,31 +236,31 @@ def policy_at(path: str) -> IssuePolicy:
 
 
 def read_policy(text: bytes, *, place: str = "file") -> IssuePolicy:
-    """The policy that *text* says. Raises PolicyInvalid, which names the field."""
+    """The policy in *text*. Raises PolicyInvalid, which names the field."""
     if len(text) > _LARGEST:
         raise PolicyInvalid(place, f"is larger than {_LARGEST} bytes")
     try:
-        said: dict[str, Any] = tomllib.loads(text.decode())
+        table: dict[str, Any] = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PolicyInvalid(
             place, f"is not valid TOML: {one_line(str(error), most=200)}"
         ) from error
     try:
-        policy = msgspec.convert(said, IssuePolicy)
+        policy = msgspec.convert(table, IssuePolicy)
     except msgspec.ValidationError as error:
-        raise PolicyInvalid(place, _located(str(error))) from error
+        raise PolicyInvalid(place, _field_first(str(error))) from error
     _check(policy, place)
     return policy
 
 
-def _located(message: str) -> str:
-    """The field first, as people look for it."""
+def _field_first(message: str) -> str:
+    """The message with the name of the field in front."""
     problem, at, field = message.partition(" - at `$.")
     return f"{field.rstrip('`')}: {problem}" if at else problem
 
 
 def _check(policy: IssuePolicy, place: str) -> None:
-    """What must fit together. Raises PolicyInvalid."""
+    """Check what the types do not. Raises PolicyInvalid."""
     try:
         parse_duration("review.delay", policy.review.delay)
     except InvalidOption as error:

@@ -1,9 +1,8 @@
-"""What GitHub shows of who holds an issue: labels, a branch, a comment. It shows the row, and never
-decides anything.
+"""What GitHub shows of who holds an issue: labels, a branch, a comment.
 
-Each change of a hold is followed by a recorded job, one at a time per issue, which looks at the row
-and brings GitHub to what that says. What it is about to set is noted before, so that whoever comes
-after a crash knows what to take away.
+GitHub follows the row and decides nothing. Each change of the holder submits a job with a record,
+one at a time per issue, which reads the row and updates GitHub. The row notes labels before they
+are set, so that the next job can remove them after a crash.
 """
 
 from __future__ import annotations
@@ -36,50 +35,50 @@ TIME_LIMIT = minutes(5)
 
 
 class Projector:
-    """Brings GitHub to what rows say."""
+    """Makes GitHub show what rows say."""
 
     def __init__(self, board: Board, github: GitHub) -> None:
         self._board, self._github = board, github
 
     async def project(self, payload: bytes, ctx: Context) -> None:
-        """Show who holds an issue, or that nobody does. A refusal that lasts releases it."""
+        """Show who holds an issue, or that nobody does. A lasting refusal of GitHub releases it."""
         id = msgspec.json.decode(payload, type=Payload).issue
         issue = await self._board.ledger.read(tables.found(id))
         if issue is None:
             return
         try:
             with calling("GitHub"):
-                await self._bring(issue)
+                await self._update(issue)
         except Discard as refusal:
-            await self._refused(issue, refusal.reason)
+            await self._release_refused(issue, refusal.reason)
         except Retry as refusal:
-            # As GitHub is now: that is for good, unless it is about the limit of requests.
+            # A refusal lasts, unless GitHub says when to try again: then it was a rate limit.
             cause = refusal.__cause__
             refused = isinstance(cause, AnswerRefused) and cause.asked == Next.REFUSED
             lasting = refused and (refusal.after or ZERO) == ZERO
             if lasting or ctx.attempt >= ATTEMPTS:
-                await self._refused(issue, refusal.reason)
+                await self._release_refused(issue, refusal.reason)
                 return
             raise
 
-    async def _bring(self, issue: Issue) -> None:
+    async def _update(self, issue: Issue) -> None:
         if issue.held:
             await self._show(issue)
         else:
             await self._undo(issue)
 
-    # ── somebody holds it ────────────────────────────────────────────────────────────────
+    # ── a held issue ─────────────────────────────────────────────────────────────────────
 
     async def _show(self, issue: Issue) -> None:
         policy = self._board.policy
         wanted = policy.shown_labels(issue.agent)
         noted = await self._board.revise(
-            issue.id, lambda current: _about_to_show(current, issue, wanted)
+            issue.id, lambda current: _note_labels(current, issue, wanted)
         )
         now = noted.after
         if now is None or (now.agent, now.token) != (issue.agent, issue.token):
-            return  # another job comes for what it is now
-        found = await self._found(issue)
+            return  # the holder has changed, and that change has its own job
+        found = await self._read_issue(issue)
         there = {label.lower() for label in found.facts.labels}
         missing = [label for label in wanted if label.lower() not in there]
         strange = [label for label in now.shown if label not in wanted and label.lower() in there]
@@ -93,7 +92,7 @@ class Projector:
         if policy.show.comment:
             await self._comment(issue)
         if missing or strange:
-            found = await self._found(issue)
+            found = await self._read_issue(issue)
         await self._board.revise(
             issue.id, lambda current: _after(current, found, issue, shown=wanted, branch=branch)
         )
@@ -106,7 +105,7 @@ class Projector:
         mark = f"<!-- towpath {delivery} -->"
         await self._github.comment(issue.repository, issue.number, text, mark=mark)
 
-    async def _found(self, issue: Issue) -> FoundIssue:
+    async def _read_issue(self, issue: Issue) -> FoundIssue:
         found = await self._github.issue(issue.repository, issue.number)
         if found is None:
             await self._board.revise(
@@ -115,28 +114,28 @@ class Projector:
             raise Discard("the issue no longer exists on GitHub")
         return found
 
-    # ── nobody holds it ──────────────────────────────────────────────────────────────────
+    # ── an issue that nobody holds ───────────────────────────────────────────────────────
 
     async def _undo(self, issue: Issue) -> None:
         if not issue.shown:
             return
-        await self._board.revise(issue.id, lambda current: _about_to_undo(current, issue))
+        await self._board.revise(issue.id, lambda current: _mark_touched(current, issue))
         for label in issue.shown:
             await self._github.remove_label(issue.repository, issue.number, label)
         found = await self._github.issue(issue.repository, issue.number)
         await self._board.revise(issue.id, lambda current: _after(current, found, issue, shown=()))
         self._count("undone")
 
-    async def _refused(self, issue: Issue, reason: str) -> None:
-        """What GitHub refuses for good: nobody holds an issue that does not show it."""
+    async def _release_refused(self, issue: Issue, reason: str) -> None:
+        """Release an issue, because GitHub does not show who holds it."""
         board = self._board
-        told = {"issue": issue.id, "agent": issue.agent or None, "error": "AnswerRefused"}
-        board.log.emit(ISSUE_REFUSED, **told, reason=reason)
+        fields = {"issue": issue.id, "agent": issue.agent or None, "error": "AnswerRefused"}
+        board.log.emit(ISSUE_REFUSED, **fields, reason=reason)
         self._count("refused")
         if not issue.held:
-            return  # its labels stay known as ours: the next comparison has them taken away
+            return  # the row still has the labels: the next comparison has them removed
         lease = lease_by_token(job_ref(ISSUES, issue.task_id), issue.token, worker=issue.agent)
-        with suppress(LeaseError, JobError):  # it has ended by itself
+        with suppress(LeaseError, JobError):  # the hold has ended by itself
             await (await board.engine()).release(lease, delay=board.options.pause)
         await board.look_at(issue, how="refused", why=f"{REFUSED}{reason}")
 
@@ -144,20 +143,20 @@ class Projector:
         self._board.metrics.own(PROJECTED).labels(state).inc()
 
 
-def _same(now: Issue | None, issue: Issue) -> bool:
+def _same_hold(now: Issue | None, issue: Issue) -> bool:
     return now is not None and (now.agent, now.token) == (issue.agent, issue.token)
 
 
-def _about_to_show(now: Issue | None, issue: Issue, wanted: tuple[str, ...]) -> Issue | None:
-    """Labels are ours from before they are set: they never withhold the issue, and are undone."""
-    if now is None or not _same(now, issue):
+def _note_labels(now: Issue | None, issue: Issue, wanted: tuple[str, ...]) -> Issue | None:
+    """The row with the labels noted before they are set: they never withhold the issue."""
+    if now is None or not _same_hold(now, issue):
         return now
     return replace(now, shown=tuple(dict.fromkeys([*now.shown, *wanted])), touched=wall_ms())
 
 
-def _about_to_undo(now: Issue | None, issue: Issue) -> Issue | None:
-    """Whoever compares issues reads this one anew."""
-    return replace(now, touched=wall_ms()) if now and _same(now, issue) else now
+def _mark_touched(now: Issue | None, issue: Issue) -> Issue | None:
+    """The row marked as touched, so that the next comparison reads this issue again."""
+    return replace(now, touched=wall_ms()) if now and _same_hold(now, issue) else now
 
 
 def _after(
@@ -168,7 +167,7 @@ def _after(
     shown: tuple[str, ...],
     branch: str = "",
 ) -> Issue | None:
-    """The row once GitHub shows it: what GitHub says of the issue, and which labels are ours."""
+    """The row after GitHub was changed: GitHub's facts, and the labels that Towpath set."""
     if now is None:
         return None
     if found is not None:
@@ -176,6 +175,6 @@ def _after(
         now = life.told(
             now, facts, source=IssueSource.GITHUB, version=version, read=True, now=wall_ms()
         )
-    if not _same(now, issue):
+    if not _same_hold(now, issue):
         return now
     return replace(now, shown=shown, branch=branch or now.branch)

@@ -53,22 +53,22 @@ LARGEST_PAGE = 200
 _REASON_MOST = 2000
 RESULT_MOST = 2000
 """Characters of what an agent says about its work."""
-_OVER = (JobDone, JobDead, JobCancelled, JobNotFound)
+_ENDED_ERRORS = (JobDone, JobDead, JobCancelled, JobNotFound)
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent is told at a heartbeat."""
+    """The answer to a heartbeat."""
 
     task_id: str
     expires_at: datetime
     expires_in: Duration
-    """The same, from the moment of the heartbeat: right whatever the agent's clock says."""
+    """The time left at the heartbeat, which does not depend on the agent's clock."""
     withdrawn: str = ""
     """Why the agent should stop: the issue was closed, assigned or relabelled; empty = go on."""
 
 
 class EndedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a task."""
+    """How a task ended."""
 
     task_id: str
     state: str
@@ -97,16 +97,16 @@ class Issues:
         self.board = board
         self._handing, self.intake = Handing(board), Intake(board)
 
-    # ── being told ───────────────────────────────────────────────────────────────────────
+    # ── adding ───────────────────────────────────────────────────────────────────────────
 
     async def put(self, facts: Facts) -> Issue:
-        """Make an issue known, or what has changed about it: for trackers that Towpath does not
-        know. One of GitHub's goes by GitHub again as soon as that tells of it. Raises LedgerError.
+        """Add or update an issue of a tracker that Towpath does not know. An issue of GitHub's is
+        overwritten when GitHub next reports it. Raises LedgerError.
         """
         return await self.tell(facts, source=IssueSource.API, version=0, read=False)
 
     async def tell(self, facts: Facts, *, source: IssueSource, version: int, read: bool) -> Issue:
-        """What a tracker says of an issue; what is older than what is known changes nothing."""
+        """Store what a tracker says of an issue, unless the row has newer facts."""
         now = wall_ms()
 
         def change(before: Issue | None) -> Issue:
@@ -133,8 +133,8 @@ class Issues:
     ) -> Task | None:
         """The best task that the agent may have; None if there is none within *wait*.
 
-        One agent holds it from now on, for the time of the lease. Cancelled, it gives back what
-        it was about to hand out. Raises ServerError, LedgerError.
+        The agent holds it for the time of the lease. If this call is cancelled, it gives the task
+        back. Raises ServerError, LedgerError.
         """
         owner = access.owner or None
         return await self._handing.request(wish, wait=wait, call=call, owner=owner)
@@ -142,15 +142,15 @@ class Issues:
     async def heartbeat(
         self, task_id: str, token: int, *, agent: str | None = None, access: Access = ALL
     ) -> Held:
-        """Hold the task for another while. Raises TaskStale, TaskNotFound."""
-        lease, _, issue = await self._lease(task_id, token, agent, access)
+        """Renew the lease of the task. Raises TaskStale, TaskNotFound."""
+        lease, _, issue = await self._find_lease(task_id, token, agent, access)
         engine = await self.board.engine()
         try:
             renewed = await engine.renew(lease, self.board.options.lease)
-        except (LeaseLost, *_OVER) as error:
-            raise await self._stale(task_id) from error
+        except (LeaseLost, *_ENDED_ERRORS) as error:
+            raise await self._stale_error(task_id) from error
         if issue is not None and issue.token == token:
-            with suppress(LedgerError):  # the lease counts; the row is told again next time
+            with suppress(LedgerError):  # the lease counts; the next heartbeat updates the row
                 await self._note_renewal(issue, renewed)
         why = (issue.why or "it was withdrawn") if issue and renewed.cancel_requested else ""
         return Held(
@@ -170,17 +170,17 @@ class Issues:
         pr_number: int | None = None,
         access: Access = ALL,
     ) -> EndedTask:
-        """The work is done. The issue is not offered again before it is opened again or needs
-        something else. Safe to repeat. Raises TaskStale, TaskNotFound.
+        """Complete the task. The issue is not offered again until it is reopened or needs another
+        type of task. Safe to repeat. Raises TaskStale, TaskNotFound.
         """
-        lease, job, issue = await self._lease(task_id, token, agent, access)
+        lease, job, issue = await self._find_lease(task_id, token, agent, access)
         outcome = TaskResult(agent_of(job.worker or agent or ""), result[:RESULT_MOST], pr_number)
         engine = await self.board.engine()
         try:
             await engine.complete(lease, msgspec.json.encode(outcome))
-        except (LeaseLost, *_OVER) as error:
-            raise await self._stale(task_id) from error
-        return await self._ended(lease, issue, State.DONE)
+        except (LeaseLost, *_ENDED_ERRORS) as error:
+            raise await self._stale_error(task_id) from error
+        return await self._note_end(lease, issue, State.DONE)
 
     async def fail(
         self,
@@ -191,17 +191,18 @@ class Issues:
         agent: str | None = None,
         access: Access = ALL,
     ) -> EndedTask:
-        """It did not work: offered again after a pause, or given up after the last attempt.
+        """Report a failed attempt. The issue is offered again after a pause, or given up after the
+        last attempt.
 
         Raises TaskStale, TaskNotFound.
         """
-        lease, _, issue = await self._lease(task_id, token, agent, access)
+        lease, _, issue = await self._find_lease(task_id, token, agent, access)
         engine = await self.board.engine()
         try:
             state = await engine.fail(lease, reason[:_REASON_MOST])
-        except (LeaseLost, *_OVER) as error:
-            raise await self._stale(task_id) from error
-        return await self._ended(lease, issue, state, how="failed")
+        except (LeaseLost, *_ENDED_ERRORS) as error:
+            raise await self._stale_error(task_id) from error
+        return await self._note_end(lease, issue, state, how="failed")
 
     async def release(
         self,
@@ -213,21 +214,21 @@ class Issues:
         agent: str | None = None,
         access: Access = ALL,
     ) -> EndedTask:
-        """Give the task back: offered again now, or not before a time. No attempt is counted.
+        """Give the task back. It is offered again now, or from *not_before* on; no attempt counts.
 
         Raises TaskStale, TaskNotFound.
         """
-        lease, _, issue = await self._lease(task_id, token, agent, access)
+        lease, _, issue = await self._find_lease(task_id, token, agent, access)
         engine = await self.board.engine()
         rest = instant_ms("not_before", not_before) - wall_ms() if not_before else 0
         try:
             state = await engine.release(lease, delay=seconds(max(rest, 0) / 1000))
-        except (LeaseLost, *_OVER) as error:
-            raise await self._stale(task_id) from error
-        return await self._ended(lease, issue, state, how="released", why=reason)
+        except (LeaseLost, *_ENDED_ERRORS) as error:
+            raise await self._stale_error(task_id) from error
+        return await self._note_end(lease, issue, state, how="released", why=reason)
 
     async def give_back(self, task: Task) -> None:
-        """Nobody took *task* from us: offer it again."""
+        """Release *task*, whose agent left before it got the answer."""
         with suppress(TaskStale, TaskNotFound):
             await self.release(task.task_id, task.token, reason="the agent is gone")
 
@@ -258,7 +259,7 @@ class Issues:
             state=state,
             assignable=assignable,
             agent=agent,
-            after=_mark(after) if after is not None else None,
+            after=_parse_after(after) if after is not None else None,
             now=wall_ms(),
             size=size + 1,
         )
@@ -291,32 +292,32 @@ class Issues:
         return IssueExplanation(found.why, found.text)
 
     async def take_away(self, repository: str, number: int, *, reason: str = "") -> Issue:
-        """Take an issue from whoever holds it, and offer it anew; what its agent says then is
-        refused. One that was given up or completed is offered anew as well.
+        """Take an issue from its agent and offer it again; later calls of that agent are refused.
+        An issue that was given up or completed is offered again, too.
 
-        Raises IssueNotFound, and NotHeld for one that is offered, or may not be.
+        Raises IssueNotFound, and NotHeld if it is offered already or the policy withholds it.
         """
         issue = await self.get(repository, number)
         if not issue.held:
-            anew = issue if not issue.withheld else await self._offer(issue)
-            if anew.withheld or not issue.withheld:
+            offered = issue if not issue.withheld else await self._offer_again(issue)
+            if offered.withheld or not issue.withheld:
                 raise NotHeld(issue.id)
-            return anew
+            return offered
         lease = lease_by_token(job_ref(ISSUES, issue.task_id), issue.token, worker=issue.agent)
-        with suppress(LeaseLost, JobError):  # it has let go by itself
+        with suppress(LeaseLost, JobError):  # the hold has ended by itself
             await (await self.board.engine()).release(lease)
         await self.board.look_at(issue, how="released", why=reason)
         return await self.get(repository, number)
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    async def _lease(
+    async def _find_lease(
         self, task_id: str, token: int, agent: str | None, access: Access
     ) -> tuple[Lease, JobInfo, Issue | None]:
-        """The lease that a token names, and the issue that has the task. One who says who it is
-        must be the one who holds it.
+        """The lease that *token* names, its job, and the issue that has the task. If *agent* is
+        given, it must be the current holder.
 
-        Raises TaskNotFound, TaskStale, and LedgerError if it can't be known whose the task is.
+        Raises TaskNotFound, TaskStale, and LedgerError if the task's owner can't be read.
         """
         engine = await self.board.engine()
         try:
@@ -324,7 +325,7 @@ class Issues:
         except (JobNotFound, InvalidName) as error:
             raise TaskNotFound(task_id) from error
         if agent is not None and agent_name(agent) != agent_of(job.worker or agent):
-            raise await self._stale(task_id)
+            raise await self._stale_error(task_id)
         issue = None
         try:
             issue = await self.board.ledger.read(tables.of_task(task_id))
@@ -332,18 +333,18 @@ class Issues:
             if not access.owns(""):  # admins and code without a key may use every task
                 raise
         if not _may_use(access, issue, token):
-            raise await self._stale(task_id)
+            raise await self._stale_error(task_id)
         attempt, retry = job.attempts, job.retry
         held = lease_by_token(job.ref, token, worker=job.worker or "", attempt=attempt, retry=retry)
         return held, job, issue
 
-    async def _offer(self, issue: Issue) -> Issue:
+    async def _offer_again(self, issue: Issue) -> Issue:
         revised = await self.board.revise(
             issue.id, lambda current: current and life.offered_anew(current)
         )
         return revised.after or issue
 
-    async def _stale(self, task_id: str) -> TaskStale | TaskNotFound:
+    async def _stale_error(self, task_id: str) -> TaskStale | TaskNotFound:
         self.board.metrics.own(STALE).inc()
         try:
             job = await (await self.board.engine()).inspect.job(job_ref(ISSUES, task_id))
@@ -361,11 +362,11 @@ class Issues:
         await self.board.ledger.write(changes.extended(issue, renewed.expires_ms))
         await self.board.mirrors.held(msgspec.structs.replace(issue, expires=renewed.expires_ms))
 
-    async def _ended(
+    async def _note_end(
         self, lease: Lease, issue: Issue | None, state: State, *, how: str = "", why: str = ""
     ) -> EndedTask:
-        """Note in the row that a hold has ended. The queue knows it: a database that is away is
-        told later.
+        """Note in the row that a hold has ended. If the database is away, `tend` notes it later:
+        the queue has the end.
         """
         if issue is not None and issue.token == lease.token:
             with suppress(LedgerError):
@@ -376,9 +377,9 @@ class Issues:
 def _may_use(access: Access, issue: Issue | None, token: int) -> bool:
     """Whether the caller may settle the lease that *token* names; Redis checks the token itself.
 
-    A token has one owner for ever, so the answer stays right until Redis is asked. The row has the
-    token before its agent does: one that the row does not have was guessed, or is stale. A task
-    that no row has was withdrawn or has ended: its agent may still say so.
+    The row has the token before its agent does, so a token that differs from the row's was guessed
+    or is stale. The owner of a token never changes, so the answer still holds when Redis checks the
+    token. A task that is in no row was withdrawn or has ended; its agent may still settle it.
     """
     if issue is None or access.owns(""):
         return True
@@ -389,8 +390,8 @@ def full_explanation(what: str, most: int) -> IssueExplanation:
     return IssueExplanation("limit", f"{what} has as many tasks in progress as it may have: {most}")
 
 
-def _mark(after: str) -> tuple[str, int]:
-    """The place of an issue's id in a list. Raises InvalidOption."""
+def _parse_after(after: str) -> tuple[str, int]:
+    """Repository and number in the id *after*, where a page begins. Raises InvalidOption."""
     place, _, number = after.rpartition("#")
     if not place or not (number.isascii() and number.isdecimal()) or len(number) > 10:
         rule = "must be the `after` value returned with the previous page"
@@ -414,12 +415,12 @@ async def serving(host: Host) -> AsyncGenerator[Issues]:
 
 
 def tasks(service: Issues) -> Mapping[str, Callable[[], Awaitable[None]]]:
-    """What runs beside the requests."""
+    """The background tasks of the server."""
     return {"leases": service.board.tend}
 
 
 def _resting_explanation(issue: Issue, due: str) -> IssueExplanation:
-    """Why an issue is offered later. *due* is what the queue says of the time."""
+    """Why an issue is offered later. *due* is the queue's sentence about the time."""
     if issue.was_refused:
         text = f"{issue.outcome}; nobody holds it, and it is offered again: {due}"
         return IssueExplanation("refused", text)

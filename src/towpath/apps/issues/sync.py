@@ -1,5 +1,6 @@
-"""Reconciliation: all open issues are compared with GitHub. Webhooks that never came are made up
-for, and labels that don't say who holds what are mended.
+"""Reconciliation: compares all open issues with GitHub.
+
+It applies changes whose webhook was lost, and has labels corrected that do not show the holder.
 """
 
 from __future__ import annotations
@@ -23,29 +24,27 @@ from towpath.engine.engine import Engine
 from towpath.telemetry.events import ISSUE_REPAIRED, REPOSITORY_SYNCED, REPOSITORY_TROUBLE
 from towpath.worker.context import Context, Discard, Retry
 
-_TOLD_MOST = 20
-"""Lines of the log about one comparison; the count says how many there were."""
 _MINUTE = 60_000
-_KEPT_TOGETHER = 20
-"""Pages that are noted as read at once."""
+_PAGES_PER_WRITE = 20
+"""Pages that are noted as read in one write."""
 
 
 class SyncWish(msgspec.Struct, frozen=True):
-    """Which repository is compared; None = all."""
+    """Which repository to compare; None = all."""
 
     repository: str | None = None
 
 
 class Synced(msgspec.Struct, frozen=True, kw_only=True):
-    """What a comparison came to."""
+    """The result of a comparison."""
 
     repository: str
     issues: int = 0
-    """Open issues that GitHub has."""
+    """Number of open issues on GitHub."""
     changed: int = 0
-    """Issues that were not as GitHub has them."""
+    """Number of rows that differed from GitHub."""
     repaired: int = 0
-    """Issues whose labels did not say who holds them."""
+    """Number of issues whose labels did not show the holder."""
     requests: int = 0
     gone: bool = False
 
@@ -58,7 +57,7 @@ class Reconciler:
         self._moving = Moving(board)
 
     async def run(self, wish: SyncWish, ctx: Context) -> Synced | None:
-        """Compare one repository; without a name, have all that are known compared."""
+        """Compare one repository; without a name, submit a comparison of each known one."""
         if wish.repository is None:
             await self._board.offer_all()
             period = sync_period(self._board.options.sync, ctx.submitted_at)
@@ -71,11 +70,11 @@ class Reconciler:
             with calling("GitHub"):
                 return await self.compare(wish.repository)
         except (Retry, Discard) as refusal:
-            await self._failed(wish.repository, refusal.reason)
+            await self._report_failure(wish.repository, refusal.reason)
             raise
 
     async def repositories(self) -> list[str]:
-        """All that are to be compared: those of the options, or those that are known."""
+        """The repositories to compare: those of the options, or else all known ones of GitHub."""
         options = self._board.options
         if options.repositories:
             return list(options.repositories)
@@ -96,12 +95,12 @@ class Reconciler:
         if facts.name.lower() != name.lower():
             await self._moving.renamed(name, facts.name)
             name = facts.name
-        there, changed = await self._pages(name)
+        there, changed = await self._store_pages(name)
         if changed:
             await self._board.look_again()
-        changed += await self._missing(name, there)
-        await self._pulls(name)
-        repaired = await self._drifted(name)
+        changed += await self._read_missing(name, there)
+        await self._link_pulls(name)
+        repaired = await self._correct_labels(name)
         branch = facts.default_branch
         noted = changes.noted(name, default_branch=branch, synced=now, trouble="", source="github")
         await self._board.ledger.decide(noted)
@@ -112,15 +111,15 @@ class Reconciler:
             repaired=repaired,
             requests=self._github.requests - asked,
         )
-        self._tell(synced, steady() - began)
+        self._report_sync(synced, steady() - began)
         return synced
 
     # ── issues ───────────────────────────────────────────────────────────────────────────
 
-    async def _pages(self, name: str) -> tuple[set[int], int]:
-        """Take in all pages: the numbers of the issues on them, and how many rows have changed.
+    async def _store_pages(self, name: str) -> tuple[set[int], int]:
+        """Store the issues of all pages; returns their numbers, and how many rows have changed.
 
-        A page counts as read once its issues are rows, also if a later one can't be read.
+        A page is noted as read once its issues are stored, even if a later page can't be read.
         """
         ledger, there, changed = self._board.ledger, set[int](), 0
         known = await ledger.read(tables.pages_of(name))
@@ -130,9 +129,9 @@ class Reconciler:
             async for page in self._github.open_issues(name, known=known, doubted=doubted):
                 there |= page.known.numbers
                 if page.changed:
-                    changed += await self._page(page)
+                    changed += await self._store_page(page)
                     read.append(page.known)
-                if len(read) >= _KEPT_TOGETHER:
+                if len(read) >= _PAGES_PER_WRITE:
                     await ledger.write(changes.pages_kept(name, read))
                     read = []
         finally:
@@ -140,20 +139,20 @@ class Reconciler:
                 await ledger.write(changes.pages_kept(name, read))
         return there, changed
 
-    async def _page(self, page: IssuesPage) -> int:
-        """Take in what a page tells; how many rows were not as it says."""
+    async def _store_page(self, page: IssuesPage) -> int:
+        """Store the issues of a page; returns how many rows have changed."""
         board = self._board
         ids = [issue.facts.id for issue in page.issues]
         known = await board.ledger.read(tables.among(ids)) if ids else {}
         now = wall_ms()
 
-        def told(found: FoundIssue) -> Change:
-            return lambda current: _told(current, found, now)
+        def change_to(found: FoundIssue) -> Change:
+            return lambda current: _apply_facts(current, found, now)
 
         differ = {
-            issue.facts.id: told(issue)
+            issue.facts.id: change_to(issue)
             for issue in page.issues
-            if told(issue)(known.get(issue.facts.id)) != known.get(issue.facts.id)
+            if change_to(issue)(known.get(issue.facts.id)) != known.get(issue.facts.id)
         }
         changed = [
             revised.after
@@ -162,13 +161,14 @@ class Reconciler:
         ]
         for issue in changed:
             if issue.id in known and not _only_read(known[issue.id], issue):
-                self._repaired(issue.id, "issue")
+                self._report_repair(issue.id, "issue")
         return len(changed)
 
-    async def _missing(self, repository: str, there: set[int]) -> int:
-        """Those that are open for GitHub or for us, but not for both: each is asked for by itself.
+    async def _read_missing(self, repository: str, there: set[int]) -> int:
+        """Read each issue that is open on GitHub or in our rows, but not in both; returns how many
+        rows have changed.
 
-        A list may change while it is read, and one that has not changed tells nothing of our rows.
+        The list may change while it is read, and an unchanged page says nothing about our rows.
         """
         known = await self._board.ledger.read(tables.open_numbers(repository, IssueSource.GITHUB))
         changed = 0
@@ -181,17 +181,17 @@ class Reconciler:
             ) -> Issue | None:
                 if before is None or found is None:
                     return before and msgspec.structs.replace(before, state=IssueState.GONE)
-                return _told(before, found, now)
+                return _apply_facts(before, found, now)
 
             id = issue_id(repository, number)
             if (await self._board.revise(id, change)).changed:
-                self._repaired(id, "issue")
+                self._report_repair(id, "issue")
                 changed += 1
         return changed
 
-    async def _pulls(self, repository: str) -> None:
-        """Issues know the newest open pull request that is about them; or else the one that its
-        agent named when it was done.
+    async def _link_pulls(self, repository: str) -> None:
+        """Store the newest open pull request of each issue. Without one, an issue whose development
+        is done keeps its number: its agent may have named it.
         """
         before = await self._board.ledger.read(tables.with_pull(repository))
         linked: dict[str, int | None] = dict.fromkeys(before)
@@ -200,11 +200,13 @@ class Reconciler:
                 linked[id] = max(pull.number, linked.get(id) or 0)
         for id, number in linked.items():
             await self._board.revise(
-                id, lambda current, number=number: current and _linked(current, number)
+                id, lambda current, number=number: current and _link_pull(current, number)
             )
 
-    async def _drifted(self, repository: str) -> int:
-        """Have GitHub show who holds what, where it does not."""
+    async def _correct_labels(self, repository: str) -> int:
+        """Submit a projection of each issue whose labels do not show its holder; returns how many
+        there were.
+        """
         board, count = self._board, 0
         for issue in await board.ledger.read(tables.shown_otherwise(repository)):
             wanted = set(board.policy.shown_labels(issue.agent)) if issue.held else set[str]()
@@ -212,23 +214,23 @@ class Reconciler:
             right = wanted == set(issue.shown) and all(label.lower() in has for label in wanted)
             if not right and issue.source is IssueSource.GITHUB:
                 await board.show(issue.id)
-                self._repaired(issue.id, "label")
+                self._report_repair(issue.id, "label")
                 count += 1
         return count
 
-    # ── telling ──────────────────────────────────────────────────────────────────────────
+    # ── reporting ────────────────────────────────────────────────────────────────────────
 
-    def _repaired(self, id: str, what: str) -> None:
+    def _report_repair(self, id: str, what: str) -> None:
         self._board.metrics.own(REPAIRED).labels(what).inc()
         self._board.log.emit(ISSUE_REPAIRED, issue=id, what=what)
 
-    async def _failed(self, name: str, reason: str) -> None:
+    async def _report_failure(self, name: str, reason: str) -> None:
         self._board.metrics.own(SYNCED).labels("failed").inc()
         await self._board.ledger.decide(changes.noted(name, trouble=reason))
-        told = {"repository": name, "error": "AnswerRefused"}
-        self._board.log.emit(REPOSITORY_TROUBLE, **told, reason=reason)
+        fields = {"repository": name, "error": "AnswerRefused"}
+        self._board.log.emit(REPOSITORY_TROUBLE, **fields, reason=reason)
 
-    def _tell(self, synced: Synced, took: float) -> None:
+    def _report_sync(self, synced: Synced, took: float) -> None:
         self._board.metrics.own(SYNCED).labels("done").inc()
         self._board.log.emit(
             REPOSITORY_SYNCED,
@@ -240,28 +242,29 @@ class Reconciler:
         )
 
 
-def _told(before: Issue | None, found: FoundIssue, now: int) -> Issue:
+def _apply_facts(before: Issue | None, found: FoundIssue, now: int) -> Issue:
     return life.told(
         before, found.facts, source=IssueSource.GITHUB, version=found.version, read=True, now=now
     )
 
 
-def _linked(issue: Issue, number: int | None) -> Issue:
+def _link_pull(issue: Issue, number: int | None) -> Issue:
     if number is None and TaskType.DEVELOPMENT in issue.done:
         return issue
     return msgspec.structs.replace(issue, pr_number=number)
 
 
 def _only_read(before: Issue, after: Issue) -> bool:
-    """Whether GitHub says what we knew: only that we asked for it is new."""
+    """Whether GitHub only confirmed what the row had from a webhook."""
     names = ("title", "body", "labels", "assignees", "state", "version")
     return all(getattr(before, name) == getattr(after, name) for name in names)
 
 
 async def submit_sync(engine: Engine, repository: str | None, *, period: int | None = None) -> str:
-    """Have a repository compared, or all, one comparison at a time. Returns the job's id.
+    """Submit a comparison of a repository, or of all. Returns the job's id.
 
-    All who ask in the same *period* share one comparison; without a period, there is a new one.
+    Comparisons of one repository run one at a time. Calls with the same *period* share one job;
+    without a period, each call makes a new one.
     """
     lane = f"repository {repository.lower()}" if repository else "all"
     id = None if period is None else f"{lane} {period}"
@@ -270,9 +273,9 @@ async def submit_sync(engine: Engine, repository: str | None, *, period: int | N
 
 
 def sync_period(every: Duration, at: datetime) -> int:
-    """The number of the period that *at* is in, if all issues are compared *every* so often.
+    """The number of the period that *at* is in, for a comparison *every* so often.
 
-    A period is half of *every*, so that two comparisons that follow each other never share one; and
-    at most a minute.
+    A period is half of *every*, so that successive comparisons never share one, and at most a
+    minute.
     """
     return instant_ms("at", at) // max(1, min(_MINUTE, duration_ms("sync", every) // 2))

@@ -1,7 +1,7 @@
 """MCP tools for coding agents: request a task, hold it, end it, list issues.
 
-Each tool is a path of `http.py`. No agent ever gets a token of GitHub's: what is done there for a
-task, the server does.
+Each tool calls a path of `http.py`. No agent gets a token of GitHub: Towpath itself makes the
+branch and sets the labels of a task there.
 """
 
 from __future__ import annotations

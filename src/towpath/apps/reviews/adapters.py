@@ -30,15 +30,15 @@ from towpath.worker.context import Context
 _POST_WITHIN = seconds(30)
 _HEADERS = {"content-type": "application/json", "accept": "application/json, text/plain"}
 _LARGEST_ANSWER = 8 * 1024 * 1024
-"""Bytes: whether something was posted already is looked for in a forge's lists, which are long."""
+"""In bytes: a poster searches a forge's lists, which are long, for what was posted before."""
 
 
 class HttpReviewer:
     """Posts each task to *url*, signed with *secrets* as Standard Webhooks has it.
 
-    All attempts at a task have the same webhook-id. How long an answer may take, and how large it
-    may be, is the *caller*'s to say; it must be open. Raises CallRefused for a URL that is none,
-    SecretInvalid, and InvalidOption if there is no secret.
+    All attempts at a task have the same webhook-id. The *caller* must be open; it limits the time
+    and the size of an answer. Raises CallRefused for a URL that is not valid, SecretInvalid, and
+    InvalidOption if there is no secret.
     """
 
     def __init__(self, caller: Caller, url: str, *, secrets: Sequence[str]) -> None:
@@ -50,10 +50,11 @@ class HttpReviewer:
         self._caller, self._url, self._secrets = caller, url, tuple(secrets)
 
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
-        """What the endpoint answered, as JSON or plain text.
+        """The review that the endpoint answered, as JSON or plain text.
 
-        Retry for no answer and for what may be taken later, after the Retry-After if there is one;
-        Discard for what never will be (`calls/answer.py`), redirects and an answer too large.
+        Raises Retry for no answer and for a refusal that may pass, after the Retry-After if there
+        is one; Discard for a lasting refusal (`calls/answer.py`), a redirect, or an answer that is
+        too large.
         """
         body, id = task.packed(), message_id(ctx.id)
         with calling("the reviewer"):
@@ -65,29 +66,29 @@ class HttpReviewer:
 
 
 class ReviewAdapters:
-    """Who reviews and who posts. Making it checks all that was said; enter it where they work.
+    """The reviewer and the posters. The constructor checks the options; entering it connects.
 
-    The addresses are the operator's own, so their hosts may be private ones. Raises InvalidOption
-    and CallRefused for what can't be right, and whatever the reviewer's module raises.
+    The operator chose the addresses, so their hosts may be private ones. Raises InvalidOption and
+    CallRefused for options that are not valid, and whatever the reviewer's module raises.
     """
 
     def __init__(self, options: ReviewsOptions) -> None:
         self._callers: list[Caller] = []
-        self._open = AsyncExitStack()
-        self.reviewer: Reviewer | None = self._reviewer(options)
-        self.posters: Mapping[Forge, Poster] = self._posters(options)
+        self._connections = AsyncExitStack()
+        self.reviewer: Reviewer | None = self._make_reviewer(options)
+        self.posters: Mapping[Forge, Poster] = self._make_posters(options)
 
     async def __aenter__(self) -> Self:
         for caller in self._callers:
-            await self._open.enter_async_context(caller)
+            await self._connections.enter_async_context(caller)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._open.aclose()
+        await self._connections.aclose()
 
-    def _reviewer(self, options: ReviewsOptions) -> Reviewer | None:
+    def _make_reviewer(self, options: ReviewsOptions) -> Reviewer | None:
         if options.reviewer_command:
-            return _command(options)
+            return _make_command(options)
         if options.reviewer_function is not None:
             return FunctionReviewer.at(options.reviewer_function)
         if options.reviewer_url is not None:
@@ -96,7 +97,7 @@ class ReviewAdapters:
             return HttpReviewer(caller, options.reviewer_url, secrets=secrets)
         return None
 
-    def _posters(self, options: ReviewsOptions) -> dict[Forge, Poster]:
+    def _make_posters(self, options: ReviewsOptions) -> dict[Forge, Poster]:
         posters: dict[Forge, Poster] = {}
         if options.github_token:
             host = options.github_host
@@ -123,15 +124,15 @@ class ReviewAdapters:
 
 
 class ReviewsConsumers:
-    """What the options ask to be run beside a server: a reviewer, posters, both or none."""
+    """The handlers that the options ask for: a reviewer, posters, both or none."""
 
     def __init__(self, options: ReviewsOptions) -> None:
-        self._options, self._out = options, ReviewAdapters(options)
+        self._options, self._adapters = options, ReviewAdapters(options)
 
     @asynccontextmanager
     async def added(self, app: Towpath) -> AsyncGenerator[None]:
-        """*app* with the handlers, and their connections while the body runs."""
-        async with self._out as out:
+        """Add the handlers to *app*; their connections are open while the body runs."""
+        async with self._adapters as out:
             if out.reviewer is not None:
                 add_reviews(app, out.reviewer, self._options)
             if out.posters:
@@ -139,13 +140,13 @@ class ReviewsConsumers:
             yield
 
 
-_NOBODY = (
+_NO_REVIEWER = (
     "none: reviews stay PENDING until a worker has a reviewer, or reviews.reviewer_command is set"
 )
 
 
 def facts(options: ReviewsOptions) -> dict[str, StartFact]:
-    """Who reviews, without what may be secret: arguments, and more of a URL than its host."""
+    """Who reviews, without possible secrets: no arguments, and only the host of a URL."""
     who = None
     if options.reviewer_command:
         who = f"the program {options.reviewer_command[0]}"
@@ -153,11 +154,11 @@ def facts(options: ReviewsOptions) -> dict[str, StartFact]:
         who = f"the function {options.reviewer_function}"
     elif options.reviewer_url:
         who = f"the URL {parse_target(options.reviewer_url)}"
-    return {"reviewer": StartFact(who, _NOBODY)}
+    return {"reviewer": StartFact(who, _NO_REVIEWER)}
 
 
-def _command(options: ReviewsOptions) -> CommandReviewer:
-    """The program, if it is there: else every task would fail, one by one."""
+def _make_command(options: ReviewsOptions) -> CommandReviewer:
+    """The reviewer's program. Raises InvalidOption if it is missing: else every task would fail."""
     reviewer = CommandReviewer(
         options.reviewer_command, environment=options.reviewer_variables, within=options.within
     )

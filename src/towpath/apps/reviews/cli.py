@@ -1,4 +1,4 @@
-"""`towpath reviews`: submit, list, show, cancel, retry. On the database: Redis may be away."""
+"""`towpath reviews`: submit, list, show, cancel, retry. Uses the database: Redis may be away."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def submit(
     )
     asked = None if urgency is None else priority(urgency)
     async with _reviews(session, database) as reviews:
-        _tell_taken(session, await reviews.submit(task, id=id, priority=asked))
+        _print_taken(session, await reviews.submit(task, id=id, priority=asked))
 
 
 @verb(
@@ -173,7 +173,7 @@ async def list_(
             session.out.object(described(view))
     elif page.reviews:
         session.out.table(COLUMNS, [_row(view) for view in page.reviews])
-        _tell_who_waits(session, page.reviews)
+        _note_missing_reviewer(session, page.reviews)
     else:
         session.out.note("no such reviews")
     if page.after is not None:
@@ -203,8 +203,8 @@ async def show(
     if session.out.as_json:
         session.out.object(described(view))
     else:
-        _show(session, view)
-        _tell_who_waits(session, [view])
+        _print_review(session, view)
+        _note_missing_reviewer(session, [view])
 
 
 @verb(app, "cancel", examples="towpath reviews cancel api-nightly-7")
@@ -215,7 +215,7 @@ async def cancel(
 
     A running review is asked to stop; its state stays RUNNING until it has.
     """
-    await _each(session, database, ids, lambda reviews, id: reviews.cancel(id))
+    await _run_each(session, database, ids, lambda reviews, id: reviews.cancel(id))
 
 
 @verb(app, "retry", examples="towpath reviews retry api-nightly-7")
@@ -225,7 +225,7 @@ async def retry(session: Session, *, ids: ReviewsArgument, database: DatabaseOpt
     A FAILED review runs now instead of later. A COMPLETED review that could not be posted is
     posted again.
     """
-    await _each(session, database, ids, lambda reviews, id: reviews.retry(id))
+    await _run_each(session, database, ids, lambda reviews, id: reviews.retry(id))
 
 
 # ── how it is done ───────────────────────────────────────────────────────────────────────
@@ -239,13 +239,13 @@ async def _reviews(session: Session, database: str | None) -> AsyncGenerator[Rev
         yield Reviews(ledger.jobs)
 
 
-async def _each(
+async def _run_each(
     session: Session,
     database: str | None,
     ids: list[str],
     do: Callable[[Reviews, str], Awaitable[ReviewView]],
 ) -> None:
-    """Do it to one after the other and tell each one's new state, or why it is refused."""
+    """Call *do* for one id after the other; print its new state, or why it was refused."""
     async with _reviews(session, database) as reviews:
 
         async def see_to(id: str) -> None:
@@ -265,12 +265,12 @@ def _one_of(option: str, text: str | None, kind: type[E]) -> E | None:
 
 
 def described(view: ReviewView) -> dict[str, Any]:
-    """A review for programs, in the words of the HTTP API. What it does not have is left out."""
+    """A review as JSON, with the names of the HTTP API. Fields without a value are left out."""
     facts: dict[str, Any] = msgspec.to_builtins(view)
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _tell_taken(session: Session, taken: TakenReview) -> None:
+def _print_taken(session: Session, taken: TakenReview) -> None:
     if session.out.as_json:
         session.out.object(msgspec.to_builtins(taken))
         return
@@ -279,8 +279,8 @@ def _tell_taken(session: Session, taken: TakenReview) -> None:
     session.out.note(f"{was}: {taken.state}; see `towpath reviews show {taken.id}`")
 
 
-def _tell_who_waits(session: Session, views: list[ReviewView]) -> None:
-    """That somebody must review: a queue that nobody takes from looks like a slow one."""
+def _note_missing_reviewer(session: Session, views: list[ReviewView]) -> None:
+    """Note that reviews wait for a reviewer: without the note, the queue looks merely slow."""
     ways = ("reviewer_command", "reviewer_function", "reviewer_url")
     has_reviewer = any(session.settings.value(f"reviews.{way}") for way in ways)
     if not has_reviewer and any(view.state == "PENDING" for view in views):
@@ -296,7 +296,7 @@ def _about(view: ReviewView) -> str | None:
 
 def _row(view: ReviewView) -> list[object]:
     head = view.task.head[:12] if view.task else None
-    error = _short(view.last_error)
+    error = _shorten(view.last_error)
     return [view.id, _state_of(view), _about(view), head, view.attempts, view.created_at, error]
 
 
@@ -304,8 +304,8 @@ def _state_of(view: ReviewView) -> str:
     return f"{view.state} (asked to stop)" if view.cancel_requested else view.state
 
 
-def _short(reason: str | None) -> str | None:
-    """A reason's beginning and end: of a traceback they say the most. `show` has all of it."""
+def _shorten(reason: str | None) -> str | None:
+    """The beginning and end of a reason: the best of a traceback. `show` has all of it."""
     if reason is None or len(reason) <= _REASON_MOST:
         return reason
     half = _REASON_MOST // 2 - 1
@@ -313,14 +313,14 @@ def _short(reason: str | None) -> str | None:
 
 
 def _posting(posting: PostingView | None) -> str | None:
-    """How the posting goes; why it does not, if it does not."""
+    """The state of the posting, and why it failed."""
     if posting is None:
         return None
     why = None if posting.state == "COMPLETED" else posting.last_error
     return f"{posting.state}: {why}" if why else posting.state
 
 
-def _show(session: Session, view: ReviewView) -> None:
+def _print_review(session: Session, view: ReviewView) -> None:
     task, posting = view.task, view.posting
     session.out.facts(
         {

@@ -1,7 +1,7 @@
 """Errors of reviews.
 
 FieldInvalid
-├── TaskInvalid             a task that nobody could review
+├── TaskInvalid             a task with a field that is not valid
 └── ReviewInvalid           a reviewer's answer that is no review
 JobDiffers
 └── ReviewDiffers           the caller's own id names another task
@@ -11,7 +11,7 @@ RecordError
 └── ReviewNotDead           it runs by itself: there is nothing to retry
     └── ReviewOver          it has ended for good
 
-What is wrong with a webhook itself is in `forges/errors.py`.
+The errors of webhooks are in `forges/errors.py`.
 """
 
 from __future__ import annotations

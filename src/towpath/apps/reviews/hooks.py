@@ -1,8 +1,8 @@
 """Webhooks: each becomes a review task, or is ignored with a reason.
 
 A pull request is reviewed when it is opened, reopened, gets new commits or stops being a draft.
-A draft is not: whoever opens one says that it is not to be reviewed yet, and it is told when that
-ends. Pushes are reviewed branch by branch; tags and deleted branches are not.
+A draft is not, until another webhook says that it is ready. Pushes are reviewed branch by branch;
+tags and deleted branches are not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from towpath.forges import github, gitlab
 from towpath.forges.facts import Delivery, Fact, ForgeEvent, Ignored, PullFact, PushFact
 from towpath.forges.texts import one_line
 
-_WORDS = {
+_REASONS = {
     Forge.GITHUB: (
         "pull request",
         "pull_request {}",
@@ -44,11 +44,11 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     """A delivery that asks for a review."""
 
     delivery: str
-    """The forge's id of it: the same one again is the same delivery."""
+    """The forge's id of the delivery; a repeated id is the same delivery."""
     task: ReviewTask
     version: int | None
-    """When it happened by the forge's own clock, in ms, mostly in whole seconds. None = the forge
-    does not say, as GitLab of pushes: the time of a commit is its author's to choose."""
+    """When it happened by the forge's clock, in ms, mostly in whole seconds. None = unknown, as for
+    pushes on GitLab: only the times of commits are known, which their authors choose."""
 
     @property
     def id(self) -> str:
@@ -67,7 +67,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
 def read_github(
     headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]
 ) -> Hook | Ignored:
-    """What a delivery of GitHub asks for. Raises SignatureRefused and WebhookInvalid."""
+    """Read a delivery of GitHub. Raises SignatureRefused and WebhookInvalid."""
     return hook_of(github.read(headers, body, secrets=secrets))
 
 
@@ -78,12 +78,12 @@ def read_gitlab(
     secrets: Sequence[str],
     now: datetime | None = None,
 ) -> Hook | Ignored:
-    """The same for GitLab; *now* replaces the clock that signed messages are compared with."""
+    """Read a delivery of GitLab. *now* replaces the clock that signatures are checked against."""
     return hook_of(gitlab.read(headers, body, secrets=secrets, now=now))
 
 
 def hook_of(delivery: Delivery) -> Hook | Ignored:
-    """What a delivery asks for. Raises WebhookInvalid for what nobody could review."""
+    """The review that a delivery asks for. Raises WebhookInvalid if its task is not valid."""
     match delivery.event:
         case ForgeEvent.PULL:
             return _pull(delivery)
@@ -94,7 +94,7 @@ def hook_of(delivery: Delivery) -> Hook | Ignored:
 
 
 def _pull(delivery: Delivery) -> Hook | Ignored:
-    kind, not_this, draft = _WORDS[Forge(delivery.forge)]
+    kind, not_this, draft = _REASONS[Forge(delivery.forge)]
     acted = delivery.acted()
     if acted.action is None:
         return Ignored(not_this.format(one_line(acted.said, most=64)))
@@ -139,7 +139,7 @@ def _push(delivery: Delivery) -> Hook | Ignored:
 
 
 def _hook(delivery: Delivery, fact: Fact, **fields: Any) -> Hook:
-    """What breaks a rule of the task is named as the forge names it."""
+    """Raises WebhookInvalid, with the forge's name of the field, if the task is not valid."""
     try:
         task = ReviewTask(
             forge=Forge(delivery.forge),

@@ -1,6 +1,6 @@
-"""Reviews: ask for one, look, list, cancel, retry; and webhooks that ask for one.
+"""Reviews over HTTP: request, read, list, cancel, retry; and webhooks that request them.
 
-Redis may be away: the rows answer.
+All requests are answered from the database, so Redis may be away.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _capitals(value: object) -> object:
 
 
 class ReviewQuery(Body):
-    """Which reviews. A word that is none of these is refused: it would be passed over unseen."""
+    """Which reviews. An unknown parameter is refused, so that a typing error is seen."""
 
     state: Annotated[ReviewState, BeforeValidator(_capitals)] | None = None
     """Only reviews in this state; case does not matter."""

@@ -1,4 +1,4 @@
-"""Reviews: the task, what the reviewer answered, and what can be read of both."""
+"""Reviews: the task, the reviewer's answer, and the state of a review."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from towpath.forges.texts import (
 REVIEWS = "reviews"
 POSTS = "reviews.post"
 QUEUES = {name: QueueOptions(keep=ZERO) for name in (REVIEWS, POSTS)}
-"""The rows keep what has ended."""
+"""Redis keeps no ended jobs, because the records do."""
 
 TITLE_MOST = 500
 AUTHOR_MOST = 100
 NUMBER_MOST = 2**31 - 1
 LINE_MOST = 10_000_000
 SUMMARY_MOST = 60_000
-"""Characters: GitHub takes 65,536 in one text."""
+"""In characters; GitHub allows 65,536 in one text."""
 BODY_MOST = 10_000
 COMMENTS_MOST = 1_000
 REVIEW_MOST = 1024 * 1024
-"""Bytes of a whole review: what a job's result may have."""
+"""In bytes, of a whole review; the limit of a job's result."""
 _SHOWN_REF, _SHOWN_CHARACTERS = 244, 40
-"""Bytes of a branch in a subject, which has 512 in all; and characters of one that is cut."""
+"""Bytes of a branch in a subject, which may have 512; characters that stay of a longer branch."""
 _CUT = "\n\n… (the reviewer's text was cut here)"
 
 
@@ -57,7 +57,7 @@ class Forge(StrEnum):
     GITHUB = "github"
     GITLAB = "gitlab"
     API = "api"
-    """Somebody asked, by HTTP or at the terminal."""
+    """A request over HTTP or at the terminal."""
 
 
 class ReviewKind(StrEnum):
@@ -76,18 +76,17 @@ class Action(StrEnum):
     UPDATED = "updated"
     """New commits on a pull request."""
     READY = "ready"
-    """A draft became a pull request to be reviewed."""
+    """A draft became ready for review."""
     PUSHED = "pushed"
     REQUESTED = "requested"
     """Somebody asked for a review."""
 
 
 class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One commit to be reviewed, and how to find it. Raises TaskInvalid for what can't be right.
+    """One commit to be reviewed, and how to find it. Raises TaskInvalid if a field is not valid.
 
-    Every text in it was written by a stranger: what is used as a path or an address fits a pattern,
-    a branch is any that git takes, the others are one line for people to read. None of it goes
-    through a shell.
+    Strangers write these texts. Paths and addresses must fit a pattern, a branch must be valid in
+    git, and the other texts become one line for people to read. None of them goes through a shell.
     """
 
     forge: Forge
@@ -95,7 +94,7 @@ class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
     repository: str
     """`owner/name`; on GitLab with all its groups."""
     head: str
-    """The commit to review, as a whole id."""
+    """The full id of the commit to review."""
     number: int | None = None
     """The pull request's; must be left out for a push."""
     ref: str = ""
@@ -106,18 +105,18 @@ class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
     base: str | None = None
     """The commit of `target` that it starts from, where the forge says so: GitLab does not."""
     before: str | None = None
-    """What the branch was at before these commits; None for a new one."""
+    """The commit that the branch was at before these commits; None for a new branch."""
     title: str = ""
     author: str = ""
-    """Who opened it or pushed; GitLab names who did the last thing to it."""
+    """Who opened or pushed it; on GitLab, who changed it last."""
     url: str = ""
     """The URL of its web page."""
     clone_url: str = ""
     """Of the repository, never of a fork."""
     action: Action = Action.REQUESTED
     host: str = ""
-    """The forge's own address, `https://github.com`, to post to. Whoever holds a webhook's secret
-    can choose it: a token is sent only where the operator says."""
+    """The address of the forge: `https://github.com`. The sender of a webhook can choose it, so a
+    token is only sent to the host that the operator has configured."""
 
     def __post_init__(self) -> None:
         set_field(self, "title", one_line(without_invisible(self.title), most=TITLE_MOST))
@@ -140,16 +139,16 @@ class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
             raise TaskInvalid("ref", "pass `ref` for a push, `number` for a pull request")
 
     def is_from(self, host: str) -> bool:
-        """Whether it came from the forge at *host*; one that names no host did."""
+        """Whether it came from the forge at *host*. A task without a host counts as one of it."""
         return not self.host or self.host.lower().rstrip("/") == host.lower().rstrip("/")
 
     def packed(self) -> bytes:
-        """Its bytes in the record: the same task always has the same."""
+        """The payload of its record. Equal tasks have equal payloads."""
         return msgspec.json.encode(self)
 
     @staticmethod
     def unpacked(data: bytes) -> ReviewTask:
-        """The task behind a record's payload. Raises TaskInvalid for one that somebody spoilt."""
+        """The task in a record's payload. Raises TaskInvalid if the payload is damaged."""
         return decoded(_TASK, data, refusal=TaskInvalid, whole="task")
 
 
@@ -172,13 +171,13 @@ _TASK = msgspec.json.Decoder(ReviewTask)
 
 
 def subject_of(task: ReviewTask) -> str:
-    """What a task is about: of the tasks about one subject, the latest counts."""
-    place = f"@{_in_short(task.ref)}" if task.kind == ReviewKind.PUSH else f"#{task.number}"
+    """The pull request or branch of a task. Of the tasks with one subject, the latest counts."""
+    place = f"@{_shorten(task.ref)}" if task.kind == ReviewKind.PUSH else f"#{task.number}"
     return f"{task.forge}:{task.repository}{place}"
 
 
-def _in_short(ref: str) -> str:
-    """A branch as it can be shown and kept: a name that can't is cut, with its digest behind."""
+def _shorten(ref: str) -> str:
+    """The branch; one that is too long or not printable is cut, and its digest follows."""
     if len(ref.encode()) <= _SHOWN_REF and is_plain(ref):
         return ref
     beginning = one_line(ref, most=_SHOWN_CHARACTERS)
@@ -186,7 +185,7 @@ def _in_short(ref: str) -> str:
 
 
 def priority_of(task: ReviewTask) -> int:
-    """Pull requests run before pushes: somebody waits for them."""
+    """Pull requests run before pushes, because people wait for them."""
     return HIGH if task.kind == ReviewKind.PULL else NORMAL
 
 
@@ -231,7 +230,7 @@ class Comment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Review(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reviewer says of a task. Raises ReviewInvalid for more than a forge would take."""
+    """What a reviewer says of a task. Raises ReviewInvalid for more than a forge takes."""
 
     summary: str
     verdict: Verdict = Verdict.COMMENT
@@ -245,12 +244,12 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
             raise ReviewInvalid("comments", f"must be at most {COMMENTS_MOST}")
 
     def packed(self) -> bytes:
-        """Its bytes as a result. Raises ReviewInvalid for more than REVIEW_MOST."""
-        return _bounded(msgspec.json.encode(self))
+        """The result of its record. Raises ReviewInvalid for more than REVIEW_MOST bytes."""
+        return _check_size(msgspec.json.encode(self))
 
     @staticmethod
     def unpacked(data: bytes) -> Review:
-        """The review behind a record's result. Raises ReviewInvalid."""
+        """The review in a record's result. Raises ReviewInvalid."""
         return decoded(_REVIEW, data, refusal=ReviewInvalid, whole="review")
 
 
@@ -258,13 +257,12 @@ _REVIEW = msgspec.json.Decoder(Review)
 
 
 def read_review(output: bytes) -> Review:
-    """What a reviewer printed or answered: JSON if it begins with `{`, else text, the summary.
+    """The review in a reviewer's output: JSON if it begins with `{`, else the text of the summary.
 
-    JSON has to fit: a wrong field is refused, an unknown one passed over. Text is taken as it
-    is, up to the length of a summary, and says so where it is cut. Raises ReviewInvalid, also for
-    nothing at all.
+    In JSON, a field with a wrong value is refused, and an unknown field is ignored. Text that is
+    too long for a summary is cut, and says so. Raises ReviewInvalid, also for an empty output.
     """
-    if _bounded(output).lstrip().startswith(b"{"):
+    if _check_size(output).lstrip().startswith(b"{"):
         return Review.unpacked(output)
     text = prose(output.decode(errors="replace"))
     if len(text) > SUMMARY_MOST:
@@ -272,13 +270,13 @@ def read_review(output: bytes) -> Review:
     return Review(summary=text)
 
 
-def _bounded(data: bytes) -> bytes:
+def _check_size(data: bytes) -> bytes:
     if len(data) > REVIEW_MOST:
         raise ReviewInvalid("review", f"must have at most {REVIEW_MOST} bytes")
     return data
 
 
-# ── what can be known ────────────────────────────────────────────────────────────────────
+# ── states ───────────────────────────────────────────────────────────────────────────────
 
 
 class ReviewState(StrEnum):
@@ -297,5 +295,5 @@ class ReviewState(StrEnum):
 
     @classmethod
     def of(cls, recorded: str) -> ReviewState:
-        """The state of the record with that name."""
+        """The state for that state of a record."""
         return cls(recorded.upper())

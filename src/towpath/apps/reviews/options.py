@@ -22,7 +22,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 WITHIN = minutes(10)
 REVIEWER = "reviewer"
-"""What calls to a reviewer are for: they are signed with a secret of their own."""
+"""The purpose of calls to a reviewer: their signing secret is derived from it."""
 
 
 class ReviewsOptions(Options, frozen=True, kw_only=True):
@@ -92,19 +92,19 @@ class ReviewsOptions(Options, frozen=True, kw_only=True):
         return bool(self.reviewer_command or self.reviewer_function or self.reviewer_url)
 
     def posts(self, task: ReviewTask) -> bool:
-        """Whether the review of *task* is to be posted: there is a token for where it is from."""
+        """Whether the review of *task* is posted: there is a token for its forge and host."""
         hosts = {Forge.GITHUB: self.github_host, Forge.GITLAB: self.gitlab_host}
         return task.forge in self.posted_to and task.is_from(hosts[task.forge])
 
     @property
     def posted_to(self) -> frozenset[Forge]:
-        """The forges that get their reviews posted."""
+        """The forges that reviews are posted to."""
         tokens = {Forge.GITHUB: self.github_token, Forge.GITLAB: self.gitlab_token}
         return frozenset(forge for forge, token in tokens.items() if token)
 
 
 def _check_address(option: str, url: str) -> None:
-    """Raises InvalidOption, which does not repeat it: a token may be in it."""
+    """Raises InvalidOption, without the URL in its text, because that may contain a token."""
     try:
         parse_target(url)
     except CallRefused as refusal:

@@ -29,7 +29,7 @@ LOCK_TTL = minutes(5)
 TASK_OPTIONS = QueueOptions(remember=ZERO, max_attempts=5)
 """A task that has ended is forgotten, so that it can be enqueued again under its own id."""
 CORRUPT = "TASK_CORRUPT: another program wrote it"
-"""How a job of the queue is set aside that is no task."""
+"""The reason with which an entry that is no task is buried."""
 
 _REAP_MOST = 1000
 
@@ -62,8 +62,8 @@ class ReviewQueue:
 
     A task whose worker falls silent is handed out again when its lock ends, at its old place;
     after `max_attempts` of that it is dead, with the reason. A delayed task is never handed out
-    before its time. What is in the queue and is no task is set aside as dead, and the queue goes
-    on. Questions and changes are one round trip each unless they say otherwise.
+    before its time. An entry of the queue that is no task is set aside as dead. A method takes one
+    round trip unless it says otherwise.
     """
 
     LOCK_TTL = LOCK_TTL
@@ -71,17 +71,17 @@ class ReviewQueue:
     def __init__(self, engine: Engine, name: str = TASKS) -> None:
         self.engine, self.name = engine, queue_name(name)
         self.worker = f"{socket.gethostname()}-{uuid.uuid4()}"
-        """Who holds the locks of what is dequeued here."""
+        """The name of the worker that holds the locks of tasks dequeued here."""
         self._held = HeldLeases(self.LOCK_TTL)
 
     # ── a task's life ────────────────────────────────────────────────────────────────────
 
     async def enqueue(self, task: str, priority: int = NORMAL) -> bool:
-        """Put a task into the queue; False if it is there or in process already.
+        """Put a task into the queue; False if it waits or is in process already.
 
-        Priorities are 0 to 100, **higher first** (HIGH, NORMAL, LOW); that of a task that is
-        there stays. One that has ended, dead too, begins anew. Raises InvalidName,
-        InvalidOption, and what `Engine.submit` raises.
+        Priorities are 0 to 100, **higher first** (HIGH, NORMAL, LOW); a task that waits keeps its
+        own. A task that has ended, or is dead, starts over. Raises InvalidName, InvalidOption, and
+        what `Engine.submit` raises.
         """
         ref = self._ref(task)
         await self._prepare()
@@ -91,7 +91,7 @@ class ReviewQueue:
                 return True
             if added.state is not State.DEAD:
                 return False
-            with suppress(JobError):  # somebody was faster: the next look says what is there now
+            with suppress(JobError):  # another process was faster: the next submit sees the state
                 await self.engine.delete(ref)
 
     async def dequeue(self) -> str | None:
@@ -109,17 +109,18 @@ class ReviewQueue:
                 if _is_task(lease):
                     self._held.hold(lease)
                     return lease.id
-                await self._set_aside(lease)
-            # A look that found none to lease has set entries aside, so that fewer are left; of a
-            # queue that is paused it leaves all.
+                await self._bury(lease)
+            # An exchange that leases nothing may have set entries aside: then fewer are left, and
+            # the next one may find a task. In a paused queue, the number stays the same.
             if not taken.leases and (not taken.left or (before and taken.left >= before)):
                 return None
             before = 0 if taken.leases else taken.left
 
     async def renew(self, task: str) -> datetime:
-        """Lock the task for another LOCK_TTL from now; when that ends.
+        """Lock the task for another LOCK_TTL from now. Returns when that ends.
 
-        Raises TaskNotHeld, and LeaseLost once it is in other hands: stop then, and discard.
+        Raises TaskNotHeld, and LeaseLost if another worker has the task: then stop, and discard
+        your work.
         """
         lease = await self.engine.renew(self._lease(task), self.LOCK_TTL)
         self._held.hold(lease)
@@ -128,7 +129,7 @@ class ReviewQueue:
     async def requeue_with_delay(self, task: str, seconds: float) -> None:
         """Release the lock and hand the task out again after the delay, never before.
 
-        It keeps its priority and loses no attempt: how often it is tried, the caller decides.
+        It keeps its priority, and no attempt is counted: the caller decides how often to try.
         Raises TaskNotHeld, LeaseLost, InvalidOption; nothing is changed then.
         """
         lease = self._lease(task)
@@ -136,59 +137,59 @@ class ReviewQueue:
         self._held.settled(task)
 
     async def release_lock(self, task: str) -> None:
-        """Release the lock of a task that was dequeued here: the work on it is over.
+        """Release the lock of a task that was dequeued here, because the work on it is over.
 
-        Raises TaskNotHeld for a task in other hands, LeaseLost if it took too long and is in
-        other hands by now. Nothing is changed then.
+        Raises TaskNotHeld for a task that was dequeued elsewhere, LeaseLost if the lock has ended
+        and another worker has the task. Nothing is changed then.
         """
         await self.engine.complete(self._lease(task))
         self._held.settled(task)
 
     async def force_release(self, task: str) -> None:
-        """Take the lock from whoever holds it; the task waits again, at its old place.
+        """Take the lock from its holder; the task waits again, at its old place.
 
-        For administrators. What the holder says from now on is refused. Raises JobNotFound for a
-        task that is not there, TaskNotLocked for one that nobody holds. Two round trips.
+        For administrators. Later calls of the holder are refused. Raises JobNotFound if there is no
+        such task, TaskNotLocked if nobody holds it. Two round trips.
         """
         ref = self._ref(task)
         while True:
             job = await self.engine.inspect.job(ref)
             if job.state is not State.LEASED:
                 raise TaskNotLocked(task)
-            with suppress(LeaseLost):  # another has it by now: he is asked about next
+            with suppress(LeaseLost):  # the holder has changed: look again
                 held = lease_by_token(ref, job.token or 0, worker=job.worker or "")
                 await self.engine.release(held)
                 return
 
-    # ── questions ────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────
 
     async def queue_size(self) -> int:
         """How many tasks wait, delayed ones included; those in process do not. Two round trips."""
-        await self._take_back()
+        await self._reap()
         counts = await self.engine.inspect.counts(self.name)
         return counts.ready + counts.delayed
 
     async def is_locked(self, task: str) -> bool:
-        """Whether the task is in process. A lock that has run out is none. Two round trips."""
+        """Whether the task is in process. An expired lock does not count. Two round trips."""
         ref = self._ref(task)
-        await self._take_back()
+        await self._reap()
         return await self.engine.inspect.state(ref) is State.LEASED
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
     async def _prepare(self) -> None:
-        """Introduce the queue, once. Raises QueueDiffers for one that keeps what has ended."""
+        """Declare the queue's options, once. Raises QueueDiffers if it keeps ended tasks."""
         held = await self.engine.queues.introduce(self.name, TASK_OPTIONS)
         if (held.remember, held.keep) != (ZERO, ZERO):
             await self.engine.queues.configure(self.name, TASK_OPTIONS)
 
-    async def _take_back(self) -> None:
-        """Give back what is locked for too long: nobody may have dequeued since."""
+    async def _reap(self) -> None:
+        """Take back tasks whose lock has ended, because maybe nobody has dequeued since."""
         await self._prepare()
         await self.engine.queues.reap(self.name, _REAP_MOST)
 
-    async def _set_aside(self, lease: Lease) -> None:
-        with suppress(LeaseError, JobError):  # it took so long that another does it
+    async def _bury(self, lease: Lease) -> None:
+        with suppress(LeaseError, JobError):  # another worker has the entry by now
             await self.engine.bury(lease, CORRUPT)
 
     def _ref(self, task: str) -> JobRef:
@@ -205,7 +206,7 @@ class ReviewQueue:
 
 
 def _payload(task: str) -> bytes:
-    """A task's payload is its name: an entry that was written past the service is told by it."""
+    """A task's payload is its name, so that an entry which another program wrote is recognised."""
     return task.encode()
 
 

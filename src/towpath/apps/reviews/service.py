@@ -32,16 +32,16 @@ from towpath.ledger.records.jobs import Jobs
 from towpath.ledger.records.record import Record, Recorded, RecordState
 
 LARGEST_PAGE = 200
-_OVER = {RecordState.COMPLETED, RecordState.SUPERSEDED}
+_FINAL_STATES = {RecordState.COMPLETED, RecordState.SUPERSEDED}
 RECORD_ID = "review"
-"""The header with the record's id: a job that is queued again has another one."""
+"""The header with the record's id: a record that is queued again gets a job with another id."""
 
 
 class Reviews:
     """The application, for a server and for the command line.
 
-    Everything here is read from the rows and written to them: Redis may be away. Each raises
-    LedgerError if the database is.
+    All methods read and write records, so Redis may be away. Each raises LedgerError if the
+    database is away.
     """
 
     def __init__(self, jobs: Jobs) -> None:
@@ -50,15 +50,15 @@ class Reviews:
     # ── a review's life ──────────────────────────────────────────────────────────────────
 
     async def take(self, hook: Hook) -> TakenReview:
-        """Save what a webhook asks for; it runs later. The same delivery twice is one review, and
-        so is the same event under several delivery ids: no forge signs those.
+        """Save the task of a webhook; it runs later. A delivery that comes twice is one review, and
+        so is one event under several delivery ids, because no forge signs those ids.
 
         Of the tasks about one pull request or branch the latest counts, in whatever order they
-        come: older ones that have not begun are superseded. Which that is the forge says, by its
-        own time and by what the branch was at before; where it does not, the last to come.
+        come: older ones that have not begun are superseded. The latest is decided by the forge's
+        time and by the commit that the branch was at before; without these, it is the last to come.
         """
         task = hook.task
-        return _taken(
+        return _taken_review(
             await self._jobs.submit(
                 REVIEWS,
                 task.packed(),
@@ -86,7 +86,7 @@ class Reviews:
         task under the same id, InvalidName, InvalidOption.
         """
         own = f"{Forge.API}-{new_job_id() if id is None else job_id(id)}"
-        # Whoever asks for a review themselves means another one each time; a forge does not.
+        # Unlike a webhook, each request means another review: it has no version and no revision.
         recorded = await self._jobs.submit(
             REVIEWS,
             task.packed(),
@@ -98,24 +98,24 @@ class Reviews:
         )
         if recorded.existed and recorded.record.payload != task.packed():
             raise ReviewDiffers(f"{REVIEWS}/{own}")
-        return _taken(recorded)
+        return _taken_review(recorded)
 
     async def cancel(self, id: str, *, for_owner: str | None = None) -> ReviewView:
-        """End a review that has not ended: at once, or when its reviewer was stopped.
+        """Cancel a review that has not ended: at once, or once its reviewer has stopped.
 
         Safe to repeat. Raises ReviewNotFound, NotOwned if it has another owner than *for_owner*,
         and ReviewEnded for one that ended otherwise.
         """
-        with _in_its_words():
+        with _as_review_errors():
             return as_view(await self._jobs.cancel(REVIEWS, id, for_owner=for_owner))
 
     async def retry(self, id: str) -> ReviewView:
-        """Give a review that is dead or cancelled new attempts, one that failed its turn; and one
-        that is completed but could not be posted, its posting.
+        """Give a dead or cancelled review new attempts, run a failed one now, or retry the posting
+        of a completed one.
 
-        Raises ReviewNotFound, and ReviewNotDead where there is nothing to be retried.
+        Raises ReviewNotFound, and ReviewNotDead if there is nothing to retry.
         """
-        with _in_its_words():
+        with _as_review_errors():
             try:
                 return as_view(await self._jobs.retry(REVIEWS, id))
             except RecordNotDead as refusal:
@@ -126,13 +126,13 @@ class Reviews:
                     return as_view(await self._jobs.get(REVIEWS, id), posting)
                 raise
 
-    # ── questions ────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────
 
     async def get(self, id: str) -> ReviewView:
         """Read a review and the reviewer's text. Raises ReviewNotFound."""
-        with _in_its_words():
+        with _as_review_errors():
             record = await self._jobs.get(REVIEWS, id)
-        return as_view(record, await self._posting(record))
+        return as_view(record, await self._find_posting(record))
 
     async def list(
         self,
@@ -144,7 +144,7 @@ class Reviews:
         after: str | None = None,
         size: int = 50,
     ) -> ReviewPage:
-        """A page of reviews, newest first, without what their reviewers said.
+        """A page of reviews, newest first, without the reviewers' texts.
 
         Raises InvalidOption.
         """
@@ -154,7 +154,7 @@ class Reviews:
             raise InvalidOption("repository", repository, rule="must be owner/name")
         if size > LARGEST_PAGE:
             raise InvalidOption("size", size, rule=f"must be from 1 to {LARGEST_PAGE}")
-        # How subjects begin: with a forge, and a repository whose name ends at one of the marks.
+        # A subject begins with a forge and a repository, whose name ends at one of the marks.
         forges = list(Forge) if forge is None else [forge]
         places = [f"{named}:{repository or ''}" for named in forges]
         marks = "#@" if repository else ("",)
@@ -171,7 +171,7 @@ class Reviews:
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    async def _posting(self, record: Record) -> Record | None:
+    async def _find_posting(self, record: Record) -> Record | None:
         if record.state is RecordState.COMPLETED:
             with suppress(RecordNotFound):
                 return await self._jobs.get(POSTS, record.id)
@@ -184,8 +184,8 @@ def serving(host: Host) -> AbstractAsyncContextManager[Reviews]:
 
 
 @contextmanager
-def _in_its_words() -> Generator[None]:
-    """What the ledger refuses, told as of a review: its states in capitals, its ways out."""
+def _as_review_errors() -> Generator[None]:
+    """Turn refusals of the ledger into errors of reviews, with their states and remedies."""
     try:
         yield
     except RecordNotFound as error:
@@ -193,11 +193,11 @@ def _in_its_words() -> Generator[None]:
     except RecordEnded as error:
         raise ReviewEnded(error.queue, error.id, ReviewState.of(error.state)) from error
     except RecordNotDead as error:
-        kind = ReviewOver if error.state in _OVER else ReviewNotDead
+        kind = ReviewOver if error.state in _FINAL_STATES else ReviewNotDead
         raise kind(error.queue, error.id, ReviewState.of(error.state)) from error
 
 
-def _taken(recorded: Recorded) -> TakenReview:
+def _taken_review(recorded: Recorded) -> TakenReview:
     record = recorded.record
     state = ReviewState.of(record.state)
     return TakenReview(record.id, state, recorded.existed, recorded.superseded)

@@ -1,4 +1,4 @@
-"""A review as people and programs see it: what its record says, in the document's words."""
+"""A review as people and programs see it, made from its record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from towpath.ledger.records.record import Record
 
 
 class PostingView(msgspec.Struct, frozen=True, kw_only=True):
-    """How a review gets back to its forge."""
+    """The posting of a review to its forge."""
 
     state: ReviewState
     attempts: int
@@ -27,23 +27,23 @@ class ReviewView(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     state: ReviewState
     task: ReviewTask | None
-    """None if somebody has spoilt the row."""
+    """None if the record is damaged."""
     owner: str | None = None
     """The owner of the API key that requested it; None = a webhook or the command line did."""
     priority: int
     attempts: int = 0
     last_error: str | None = None
-    """Why the last attempt failed, or why there is none: `superseded by …`."""
+    """Why the last attempt failed, or `superseded by …`."""
     cancel_requested: bool = False
     created_at: datetime
     due_at: datetime | None = None
-    """Not before then: when the next attempt is to begin."""
+    """When the next attempt may begin."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     review: Review | None = None
     """What the reviewer said. Lists leave it out."""
     posting: PostingView | None = None
-    """None where nothing is posted."""
+    """None if the review is not posted."""
 
 
 class ReviewPage(msgspec.Struct, frozen=True):
@@ -54,17 +54,17 @@ class ReviewPage(msgspec.Struct, frozen=True):
 
 
 class TakenReview(msgspec.Struct, frozen=True):
-    """A review that is in the ledger: newly, or from before."""
+    """A review that is saved, now or before."""
 
     id: str
     state: ReviewState
     existed: bool
     superseded: tuple[str, ...] = ()
-    """Older ones about the same thing that will not run any more."""
+    """Ids of older reviews with the same subject, which will not run."""
 
 
 def as_view(record: Record, posting: Record | None = None) -> ReviewView:
-    """What *record* says. A row that somebody has spoilt is shown as far as it can be read."""
+    """The review in *record*. A damaged record is shown as far as it can be read."""
     open_ = record.open
     return ReviewView(
         id=record.id,

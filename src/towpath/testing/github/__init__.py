@@ -1,1 +1,1 @@
-"""A GitHub on this machine: it keeps state, calls webhooks, and fails when it is told to."""
+"""A GitHub on this machine: it keeps state, calls webhooks, and fails when a test asks for it."""

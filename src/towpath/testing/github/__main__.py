@@ -15,23 +15,23 @@ from towpath.testing.github.trouble import LIMIT
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(prog="python -m towpath.testing.github", description=__doc__)
-    words.add_argument("--port", type=int, default=0, help="port to listen on; 0 = any free one")
-    words.add_argument("--limit", type=int, default=LIMIT, help="requests before it answers 403")
-    words.add_argument("--fill", action="append", default=[], metavar="OWNER/NAME=N")
-    words.add_argument("--roles", type=int, default=1, help="how many roles the issues are for")
-    words.add_argument("--hook", default="", help="where webhooks are sent to")
-    words.add_argument("--secret", default="", help="secret that signs the webhooks")
-    said = words.parse_args()
+    parser = argparse.ArgumentParser(prog="python -m towpath.testing.github", description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 = any free one")
+    parser.add_argument("--limit", type=int, default=LIMIT, help="requests before it answers 403")
+    parser.add_argument("--fill", action="append", default=[], metavar="OWNER/NAME=N")
+    parser.add_argument("--roles", type=int, default=1, help="how many roles the issues are for")
+    parser.add_argument("--hook", default="", help="where webhooks are sent to")
+    parser.add_argument("--secret", default="", help="secret that signs the webhooks")
+    options = parser.parse_args()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    github = GitHubDouble(port=said.port, limit=said.limit)
-    for place, _, number in (filling.partition("=") for filling in said.fill):
+    github = GitHubDouble(port=options.port, limit=options.limit)
+    for place, _, number in (filling.partition("=") for filling in options.fill):
         people = github.at(place)
         for at in range(int(number)):
-            labels = [f"P{at % 5}", f"role:r{at % said.roles}"]
+            labels = [f"P{at % 5}", f"role:r{at % options.roles}"]
             people.open(f"Issue {at + 1}", body="Something is to be done.\n" * 8, labels=labels)
-    if said.hook:
-        github.listen(said.hook, secret=said.secret)
+    if options.hook:
+        github.listen(options.hook, secret=options.secret)
     with github:
         sys.stdout.write(json.dumps({"address": github.url, "token": TOKEN}) + "\n")
         sys.stdout.flush()

@@ -37,8 +37,8 @@ _LOOPBACK = "127.0.0.1"
 class GitHubDouble:
     """A GitHub at `url`, with one token. It serves from `start` to `stop`, or in a `with` block.
 
-    *check* is asked about every request: what it says is wrong with one is kept in `misfits`, and
-    the request is refused. With *live*, webhooks are sent as things happen; else `deliveries` keeps
+    *check* gets every request and returns what is wrong with it: that is kept in `misfits`, and the
+    request is refused. With *live*, webhooks are sent as things happen; else `deliveries` keeps
     them for the test to send. *limit* is how many requests there may be before 403.
     """
 
@@ -55,9 +55,9 @@ class GitHubDouble:
         self.asked: list[Asked] = []
         self.misfits: list[str] = []
         self.troubles: list[Trouble] = []
-        self._waited_for: list[threading.Event] = []
+        self._events: list[threading.Event] = []
         self.used = 0
-        """Requests that counted: those that were answered 304 do not."""
+        """Requests that count for the limit: those that were answered 304 do not."""
         self._check = check
         self._lock = threading.RLock()
         self._hooks = Hooks(live=live)
@@ -66,10 +66,10 @@ class GitHubDouble:
         self._server = _Server((_LOOPBACK, port), self._handler())
         self.url = f"http://{_LOOPBACK}:{self._server.server_port}"
         self._shown = Shown(self.url)
-        self._api = Api(self._shown, self._repositories, self._moved, self._happened)
+        self._api = Api(self._shown, self._repositories, self._moved, self._emit)
         self._serving: threading.Thread | None = None
 
-    # ── its life ─────────────────────────────────────────────────────────────────────────
+    # ── start and stop ───────────────────────────────────────────────────────────────────
 
     def start(self) -> GitHubDouble:
         """Answer requests from now on."""
@@ -81,8 +81,8 @@ class GitHubDouble:
         return self
 
     def stop(self) -> None:
-        """Answer no more; open connections are closed. Twice does no harm."""
-        for until in self._waited_for:
+        """Stop answering, and close open connections. May be called twice."""
+        for until in self._events:
             until.set()
         if self._serving is not None:
             self._server.shutdown()
@@ -100,13 +100,13 @@ class GitHubDouble:
     # ── what a test does ─────────────────────────────────────────────────────────────────
 
     def at(self, full_name: str) -> People:
-        """What people do in the repository, which is made at the first use."""
+        """The people of a repository, which is made at the first use."""
         with self._lock:
             found = self._repositories.get(full_name.lower())
             if found is None:
                 found = GitHubRepository(len(self._repositories) + 1, full_name)
                 self._repositories[full_name.lower()] = found
-            return People(found, self._lock, self._happened)
+            return People(found, self._lock, self._emit)
 
     def rename(self, full_name: str, new: str) -> None:
         """Rename or transfer a repository: requests for its old name are redirected."""
@@ -121,57 +121,57 @@ class GitHubDouble:
                 "repository": {"name": {"from": name}}
             }  # fmt: skip
             action = "transferred" if moved else "renamed"
-            self._happened("repository", action, repository, None, changes=was)
+            self._emit("repository", action, repository, None, changes=was)
 
     def delete(self, full_name: str) -> None:
-        """Delete a repository: it is 404 from now on."""
+        """Delete a repository: requests for it are answered 404 from now on."""
         with self._lock:
             repository = self._repositories.pop(full_name.lower())
-            self._happened("repository", "deleted", repository, None)
+            self._emit("repository", "deleted", repository, None)
 
     def transfer(self, full_name: str, number: int, to: str) -> int:
-        """Transfer an issue to another repository: its number there."""
+        """Transfer an issue to another repository. Returns its number there."""
         with self._lock:
             there, here = self.at(to).repository, self.at(full_name).repository
             old = here.issues[number]
             new = there.add(old.title, old.body, labels=old.labels, author=old.author)
             old.moved = f"{to}#{new.number}"
             here.changed(old)
-            self._happened("issues", "transferred", here, old)
-            self._happened("issues", "opened", there, new)
+            self._emit("issues", "transferred", here, old)
+            self._emit("issues", "opened", there, new)
             return new.number
 
     def trouble(self, *troubles: Trouble) -> None:
-        """Let requests that fit fail; the first trouble that fits counts."""
+        """Make requests fail that fit one of the troubles; the first that fits counts."""
         with self._lock:
             self.troubles += troubles
-            self._waited_for += [trouble.until for trouble in troubles if trouble.until is not None]
+            self._events += [trouble.until for trouble in troubles if trouble.until is not None]
 
     def calm(self) -> None:
-        """No trouble any more."""
+        """Remove all troubles: requests no longer fail."""
         with self._lock:
             self.troubles.clear()
 
     def listen(self, url: str, *, secret: str, events: Collection[str] = ()) -> None:
-        """Tell *url* of all that happens from now on, or of these *events*."""
+        """Send webhooks to *url* from now on, of all events or of these *events*."""
         with self._lock:
             self._hooks.all.append(GitHubHook(url, secret, tuple(events)))
 
     @property
     def deliveries(self) -> list[GitHubDelivery]:
-        """All that was to be told, the oldest first."""
+        """All webhooks so far, the oldest first."""
         with self._lock:
             return list(self._hooks.deliveries)
 
     @property
     def requests(self) -> list[str]:
-        """What was asked, in short: `GET /repos/octo/repo/issues`."""
+        """All requests so far, in short: `GET /repos/octo/repo/issues`."""
         with self._lock:
             return [f"{asked.method} {asked.path}" for asked in self.asked]
 
     # ── webhooks ─────────────────────────────────────────────────────────────────────────
 
-    def _happened(
+    def _emit(
         self,
         event: str,
         action: str,
@@ -183,29 +183,29 @@ class GitHubDouble:
     ) -> None:
         if not self._hooks.all:
             return
-        shown, told = self._shown, dict[str, Any]()
-        told["action"] = action
+        shown, payload = self._shown, dict[str, Any]()
+        payload["action"] = action
         if issue is not None and event in ("issues", "issue_comment"):
-            told["issue"] = shown.issue(repository, issue)
+            payload["issue"] = shown.issue(repository, issue)
         elif issue is not None:
-            told["number"] = issue.number
-            told["pull_request"] = shown.pull(repository, issue)
+            payload["number"] = issue.number
+            payload["pull_request"] = shown.pull(repository, issue)
         if "label" in more:
-            told["label"] = shown.label(repository, more["label"])
+            payload["label"] = shown.label(repository, more["label"])
         if "assignee" in more:
-            told["assignee"] = shown.user(more["assignee"])
+            payload["assignee"] = shown.user(more["assignee"])
         if "comment" in more and issue is not None:
-            told["comment"] = shown.comment(repository, issue, more["comment"])
+            payload["comment"] = shown.comment(repository, issue, more["comment"])
         if "review" in more and issue is not None:
             review = shown.review(repository, issue, more["review"])
-            told["review"] = {**review, "state": review["state"].lower()}
+            payload["review"] = {**review, "state": review["state"].lower()}
         if "changes" in more:
-            told["changes"] = more["changes"]
+            payload["changes"] = more["changes"]
         if "before" in more:
-            told |= {"before": more["before"], "after": more["after"]}
-        told["repository"] = shown.repository(repository)
-        told["sender"] = shown.user(sender)
-        self._hooks.tell(event, told)
+            payload |= {"before": more["before"], "after": more["after"]}
+        payload["repository"] = shown.repository(repository)
+        payload["sender"] = shown.user(sender)
+        self._hooks.tell(event, payload)
 
     # ── requests ─────────────────────────────────────────────────────────────────────────
 
@@ -280,7 +280,7 @@ def _with_limit(reply: Reply, double: GitHubDouble) -> Reply:
 
 
 class _Server(ThreadingHTTPServer):
-    """Knows its connections, so that they end with it."""
+    """An HTTP server that knows its open connections, so that it can close them."""
 
     daemon_threads = True
     block_on_close = False
@@ -299,7 +299,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that leave are no news."""
+        """Ignore the error: a client has left."""
 
     def close_all(self) -> None:
         self.server_close()
@@ -339,4 +339,4 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 -- the library's names
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Log nothing."""

@@ -23,11 +23,11 @@ class Asked:
 
     @property
     def content(self) -> Any:
-        """The body's JSON; None without one. Raises ValueError for what is none."""
+        """The body's JSON; None without a body. Raises ValueError if the body is no JSON."""
         return json.loads(self.body) if self.body else None
 
     def one(self, name: str, without: str = "") -> str:
-        """A value of the query."""
+        """The first value of that name in the query; *without* if there is none."""
         return self.query.get(name, [without])[0]
 
 
@@ -41,7 +41,7 @@ class Reply:
 
 
 class Answered(Exception):
-    """An answer that ends the matter."""
+    """Raised to answer a request at once."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.status)
@@ -50,8 +50,8 @@ class Answered(Exception):
 
 def refused(status: int, message: str, **more: Any) -> Answered:
     """A refusal as GitHub writes it."""
-    told = {"message": message, "documentation_url": DOCUMENTED, "status": str(status), **more}
-    return Answered(Reply(status, told))
+    body = {"message": message, "documentation_url": DOCUMENTED, "status": str(status), **more}
+    return Answered(Reply(status, body))
 
 
 def invalid(resource: str, name: str, message: str = "Validation Failed") -> Answered:

@@ -1,4 +1,4 @@
-"""The webhooks of the GitHub double: what happened, signed, and sent where somebody listens."""
+"""The webhooks of the GitHub double: events, signed and sent to the URLs that listen."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 _WITHIN = 10.0
-"""Seconds: GitHub waits no longer for an answer."""
+"""Seconds that GitHub waits for an answer."""
 
 
 @dataclass(frozen=True)
 class GitHubHook:
-    """Who wants to be told of which events."""
+    """A URL, and the events that are sent to it."""
 
     url: str
     secret: str
@@ -36,7 +36,7 @@ class GitHubDelivery:
     event: str
     payload: dict[str, Any]
     statuses: list[int]
-    """What it was answered, each time that it was sent; 0 = nobody answered."""
+    """The status of each answer so far; 0 = no answer came."""
 
     @property
     def body(self) -> bytes:
@@ -44,7 +44,7 @@ class GitHubDelivery:
 
     @property
     def headers(self) -> dict[str, str]:
-        """As GitHub sends them, signed."""
+        """The headers as GitHub sends them, with the signature."""
         body = self.body
         signature = hmac.digest(self.hook.secret.encode(), body, "sha256").hex()
         return {
@@ -56,7 +56,7 @@ class GitHubDelivery:
         }
 
     def send(self) -> int:
-        """Send it, again if it was sent before, under the same id: the status of the answer."""
+        """Send it; a repeat has the same id. Returns the status of the answer, 0 if none came."""
         place = urlsplit(self.hook.url)
         made = (
             http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
@@ -75,10 +75,10 @@ class GitHubDelivery:
 
 
 class Hooks:
-    """Keeps what is to be told, in the order in which it happened.
+    """Keeps the deliveries of events, in the order in which these happened.
 
-    With *live* it is sent at once, one after the other, by a thread; else it waits for whoever
-    sends it: a test, in an order of its own.
+    With *live*, a thread sends each at once, one after the other. Otherwise the test sends them, in
+    any order.
     """
 
     def __init__(self, *, live: bool) -> None:

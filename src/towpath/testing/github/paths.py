@@ -24,13 +24,11 @@ _REPOSITORY = r"/repos/(?P<owner>[^/]+)/(?P<name>[^/]+)"
 _BY_ID = re.compile(r"/repositories/(?P<id>[0-9]+)(?P<rest>/.*)?")
 
 Happened = Callable[..., None]
-"""`(event, action, repository, issue, **more)`: whoever listens to webhooks is told."""
+"""`(event, action, repository, issue, **more)`: sends the webhooks of an event."""
 
 
 class Api:
-    """Answers requests from what the repositories hold. Its caller sees to it that one comes after
-    the other.
-    """
+    """Answers requests from the state of the repositories. The caller makes one call at a time."""
 
     def __init__(
         self,
@@ -40,7 +38,7 @@ class Api:
         happened: Happened,
     ) -> None:
         self._shown, self._repositories, self._moved = shown, repositories, moved
-        self._happened = happened
+        self._emit = happened
         self._lists: dict[tuple[int, str], tuple[int, list[GitHubIssue]]] = {}
 
     def answer(self, asked: Asked) -> Reply:
@@ -74,10 +72,10 @@ class Api:
             there = self._repositories.get(new.lower())
             if there is not None:
                 rest = "/".join(asked.path.split("/")[4:])
-                raise self._elsewhere(asked, f"/repositories/{there.id}/{rest}".rstrip("/"))
+                raise self._redirect(asked, f"/repositories/{there.id}/{rest}".rstrip("/"))
         raise refused(404, "Not Found")
 
-    def _elsewhere(self, asked: Asked, path: str) -> Answered:
+    def _redirect(self, asked: Asked, path: str) -> Answered:
         url = self._shown.api + path
         if asked.query:
             url += "?" + urlencode(
@@ -87,8 +85,8 @@ class Api:
             307,
             "Temporary Redirect",
         )  # fmt: skip
-        told = {"message": message, "url": url, "documentation_url": DOCUMENTED}
-        return Answered(Reply(status, told, {"location": url}))
+        body = {"message": message, "url": url, "documentation_url": DOCUMENTED}
+        return Answered(Reply(status, body, {"location": url}))
 
     def _issue(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubIssue:
         found = repository.issues.get(int(number))
@@ -100,7 +98,7 @@ class Api:
             where, _, new = found.moved.partition("#")
             rest = "/".join(asked.path.split("/")[6:])
             path = f"/repositories/{self._repositories[where.lower()].id}/issues/{new}/{rest}"
-            raise self._elsewhere(asked, path.rstrip("/"))
+            raise self._redirect(asked, path.rstrip("/"))
         return found
 
     def _pull(self, repository: GitHubRepository, number: str) -> tuple[GitHubIssue, Pull]:
@@ -165,14 +163,14 @@ class Api:
     # ── issues ───────────────────────────────────────────────────────────────────────────
 
     def issues(self, asked: Asked, repository: GitHubRepository) -> Reply:
-        # Made once for all pages of one list, while nothing changes.
+        # A list is selected once for all of its pages, until something changes.
         kept = {name: all for name, all in asked.query.items() if name not in ("page", "per_page")}
         key = (repository.id, json.dumps(kept, sort_keys=True))
         made = self._lists.get(key)
         if made is None or made[0] != repository.revision:
             made = self._lists[key] = (
                 repository.revision,
-                _selected(asked, repository.issues.values()),
+                _select_issues(asked, repository.issues.values()),
             )
         return self._page(asked, made[1], lambda issue: self._shown.issue(repository, issue))
 
@@ -186,12 +184,12 @@ class Api:
             if name in wish and wish[name] != getattr(issue, name):
                 setattr(issue, name, wish[name])
                 repository.changed(issue)
-                self._happened("issues", "edited", repository, issue, sender=ROBOT)
+                self._emit("issues", "edited", repository, issue, sender=ROBOT)
         if "labels" in wish:
             self._set_labels(repository, issue, _names(wish["labels"]))
         if "state" in wish and repository.set_open(issue, is_open=wish["state"] == "open"):
             action = "closed" if issue.closed_at else "reopened"
-            self._happened("issues", action, repository, issue, sender=ROBOT)
+            self._emit("issues", action, repository, issue, sender=ROBOT)
         return Reply(200, self._shown.issue(repository, issue))
 
     # ── labels ───────────────────────────────────────────────────────────────────────────
@@ -203,7 +201,7 @@ class Api:
     def add_labels(self, asked: Asked, repository: GitHubRepository, number: str) -> Reply:
         issue = self._issue(asked, repository, number)
         for name in repository.add_labels(issue, _names(asked.content)):
-            self._happened("issues", "labeled", repository, issue, label=name, sender=ROBOT)
+            self._emit("issues", "labeled", repository, issue, label=name, sender=ROBOT)
         return Reply(200, self._shown.labels(repository, issue))
 
     def set_labels(self, asked: Asked, repository: GitHubRepository, number: str) -> Reply:
@@ -217,7 +215,7 @@ class Api:
         issue = self._issue(asked, repository, number)
         if not repository.take_labels(issue, [label]):
             raise refused(404, "Label does not exist")
-        self._happened("issues", "unlabeled", repository, issue, label=label, sender=ROBOT)
+        self._emit("issues", "unlabeled", repository, issue, label=label, sender=ROBOT)
         return Reply(200, self._shown.labels(repository, issue))
 
     def _set_labels(
@@ -226,9 +224,9 @@ class Api:
         kept = {name.lower() for name in names}
         gone = [name for name in issue.labels if name.lower() not in kept]
         for name in repository.take_labels(issue, gone):
-            self._happened("issues", "unlabeled", repository, issue, label=name, sender=ROBOT)
+            self._emit("issues", "unlabeled", repository, issue, label=name, sender=ROBOT)
         for name in repository.add_labels(issue, names):
-            self._happened("issues", "labeled", repository, issue, label=name, sender=ROBOT)
+            self._emit("issues", "labeled", repository, issue, label=name, sender=ROBOT)
 
     def labels(self, asked: Asked, repository: GitHubRepository) -> Reply:
         names = [label.name for label in repository.labels.values()]
@@ -258,7 +256,7 @@ class Api:
     def make_comment(self, asked: Asked, repository: GitHubRepository, number: str) -> Reply:
         issue = self._issue(asked, repository, number)
         made = repository.comment(issue, str(asked.content["body"]), ROBOT)
-        self._happened("issue_comment", "created", repository, issue, comment=made, sender=ROBOT)
+        self._emit("issue_comment", "created", repository, issue, comment=made, sender=ROBOT)
         return Reply(201, self._shown.comment(repository, issue, made))
 
     # ── pull requests ────────────────────────────────────────────────────────────────────
@@ -285,7 +283,7 @@ class Api:
             raise invalid("PullRequest", "base" if refs[0] else "head")
         pull = Pull(wish["head"], wish["base"], refs[0], refs[1], draft=bool(wish.get("draft")))
         made = repository.add(wish["title"], wish.get("body"), author=ROBOT, pull=pull)
-        self._happened("pull_request", "opened", repository, made, sender=ROBOT)
+        self._emit("pull_request", "opened", repository, made, sender=ROBOT)
         return Reply(201, self._shown.pull(repository, made))
 
     def reviews(self, asked: Asked, repository: GitHubRepository, number: str) -> Reply:
@@ -311,19 +309,17 @@ class Api:
         )
         pull.reviews.append(made)
         repository.changed(issue)
-        self._happened(
-            "pull_request_review", "submitted", repository, issue, review=made, sender=ROBOT
-        )
+        self._emit("pull_request_review", "submitted", repository, issue, review=made, sender=ROBOT)
         return Reply(200, self._shown.review(repository, issue, made))
 
     def make_status(self, asked: Asked, repository: GitHubRepository, sha: str) -> Reply:
         wish, id = asked.content, repository.next_id()
-        told = {name: wish.get(name) for name in ("state", "description", "target_url")}
+        given = {name: wish.get(name) for name in ("state", "description", "target_url")}
         user = self._shown.user(ROBOT)
         return Reply(
             201,
             {
-                **told,
+                **given,
                 "url": f"{self._shown.api}/repos/{repository.full_name}/statuses/{sha}",
                 "avatar_url": user["avatar_url"],
                 "id": id,
@@ -341,12 +337,12 @@ def _fields(asked: Asked) -> dict[str, Any]:
 
 
 def _names(wish: Any) -> list[str]:
-    """Labels as people write them: a list, or an object with one; of texts, or of objects."""
+    """The names of labels in a request: a list, or an object with one, of strings or objects."""
     given = cast("dict[str, Any]", wish)["labels"] if isinstance(wish, dict) else wish
     return [label if isinstance(label, str) else label["name"] for label in given]
 
 
-def _selected(asked: Asked, issues: Iterable[GitHubIssue]) -> list[GitHubIssue]:
+def _select_issues(asked: Asked, issues: Iterable[GitHubIssue]) -> list[GitHubIssue]:
     """The list of issues that a query asks for, in its order."""
     state, since = asked.one("state", "open"), asked.one("since")
     labels = {label.lower() for label in asked.one("labels").split(",") if label}

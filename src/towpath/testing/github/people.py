@@ -25,15 +25,15 @@ class People:
     def __init__(
         self, repository: GitHubRepository, lock: threading.RLock, happened: Happened
     ) -> None:
-        self.repository, self._lock, self._tell = repository, lock, happened
+        self.repository, self._lock, self._emit = repository, lock, happened
 
     def __getitem__(self, number: int) -> GitHubIssue:
         return self.repository.issues[number]
 
-    def _happened(self, event: str, action: str, issue: GitHubIssue, **more: Any) -> None:
-        self._tell(event, action, self.repository, issue, **more)
+    def _emit_here(self, event: str, action: str, issue: GitHubIssue, **more: Any) -> None:
+        self._emit(event, action, self.repository, issue, **more)
 
-    def _about(self, issue: GitHubIssue) -> str:
+    def _event_of(self, issue: GitHubIssue) -> str:
         return "pull_request" if issue.pull else "issues"
 
     # ── issues ───────────────────────────────────────────────────────────────────────────
@@ -43,7 +43,7 @@ class People:
     ) -> GitHubIssue:
         with self._lock:
             issue = self.repository.add(title, body, labels=labels, author=by)
-            self._happened("issues", "opened", issue, sender=by)
+            self._emit_here("issues", "opened", issue, sender=by)
             return issue
 
     def close(self, number: int) -> None:
@@ -56,7 +56,7 @@ class People:
         with self._lock:
             issue = self[number]
             if self.repository.set_open(issue, is_open=is_open):
-                self._happened(self._about(issue), "reopened" if is_open else "closed", issue)
+                self._emit_here(self._event_of(issue), "reopened" if is_open else "closed", issue)
 
     def edit(self, number: int, *, title: str | None = None, body: str | None = None) -> None:
         with self._lock:
@@ -64,19 +64,19 @@ class People:
             issue.title = issue.title if title is None else title
             issue.body = issue.body if body is None else body
             self.repository.changed(issue)
-            self._happened(self._about(issue), "edited", issue)
+            self._emit_here(self._event_of(issue), "edited", issue)
 
     def label(self, number: int, *names: str) -> None:
         with self._lock:
             issue = self[number]
             for name in self.repository.add_labels(issue, names):
-                self._happened(self._about(issue), "labeled", issue, label=name)
+                self._emit_here(self._event_of(issue), "labeled", issue, label=name)
 
     def unlabel(self, number: int, *names: str) -> None:
         with self._lock:
             issue = self[number]
             for name in self.repository.take_labels(issue, names):
-                self._happened(self._about(issue), "unlabeled", issue, label=name)
+                self._emit_here(self._event_of(issue), "unlabeled", issue, label=name)
 
     def assign(self, number: int, login: str) -> None:
         with self._lock:
@@ -84,7 +84,7 @@ class People:
             if login not in issue.assignees:
                 issue.assignees.append(login)
                 self.repository.changed(issue)
-                self._happened(self._about(issue), "assigned", issue, assignee=login)
+                self._emit_here(self._event_of(issue), "assigned", issue, assignee=login)
 
     def unassign(self, number: int, login: str) -> None:
         with self._lock:
@@ -92,22 +92,22 @@ class People:
             if login in issue.assignees:
                 issue.assignees.remove(login)
                 self.repository.changed(issue)
-                self._happened(self._about(issue), "unassigned", issue, assignee=login)
+                self._emit_here(self._event_of(issue), "unassigned", issue, assignee=login)
 
     def comment(self, number: int, body: str, *, by: str = HUMAN) -> GitHubComment:
         with self._lock:
             issue = self[number]
             made = self.repository.comment(issue, body, by)
-            self._happened("issue_comment", "created", issue, comment=made, sender=by)
+            self._emit_here("issue_comment", "created", issue, comment=made, sender=by)
             return made
 
     def delete(self, number: int) -> None:
-        """Delete an issue: it is 410 from now on."""
+        """Delete an issue: requests for it are answered 410 from now on."""
         with self._lock:
             issue = self[number]
             issue.moved = ""
             self.repository.changed(issue)
-            self._happened("issues", "deleted", issue)
+            self._emit_here("issues", "deleted", issue)
 
     # ── pull requests ────────────────────────────────────────────────────────────────────
 
@@ -126,27 +126,27 @@ class People:
             sha = refs.setdefault(f"refs/heads/{head}", sha_of(f"{head} {len(refs)}"))
             pull = Pull(head, target, sha, refs[f"refs/heads/{target}"], draft=draft)
             issue = self.repository.add(title, body, labels=labels, pull=pull)
-            self._happened("pull_request", "opened", issue)
+            self._emit_here("pull_request", "opened", issue)
             return issue
 
     def push(self, number: int) -> str:
-        """Push a commit to the branch of a pull request: its id."""
+        """Push a commit to the branch of a pull request. Returns its id."""
         with self._lock:
             issue, pull = self[number], self._pull(number)
             before, pull.sha = pull.sha, sha_of(f"{pull.sha} and on")
             self.repository.refs[f"refs/heads/{pull.head}"] = pull.sha
             self.repository.changed(issue)
-            self._happened("pull_request", "synchronize", issue, before=before, after=pull.sha)
+            self._emit_here("pull_request", "synchronize", issue, before=before, after=pull.sha)
             return pull.sha
 
     def review(self, number: int, state: str, *, body: str = "", by: str = HUMAN) -> GitHubReview:
-        """APPROVED, CHANGES_REQUESTED or COMMENTED."""
+        """Review a pull request; *state* is APPROVED, CHANGES_REQUESTED or COMMENTED."""
         with self._lock:
             issue, pull = self[number], self._pull(number)
             made = GitHubReview(self.repository.next_id(), state, body, by, pull.sha)
             pull.reviews.append(made)
             self.repository.changed(issue)
-            self._happened("pull_request_review", "submitted", issue, review=made, sender=by)
+            self._emit_here("pull_request_review", "submitted", issue, review=made, sender=by)
             return made
 
     def merge(self, number: int) -> None:
@@ -154,7 +154,7 @@ class People:
             issue, pull = self[number], self._pull(number)
             pull.merged_at = now()
             self.repository.set_open(issue, is_open=False)
-            self._happened("pull_request", "closed", issue)
+            self._emit_here("pull_request", "closed", issue)
 
     def _pull(self, number: int) -> Pull:
         pull = self[number].pull

@@ -1,6 +1,7 @@
-"""What the GitHub double knows, as GitHub's API and its webhooks show it.
+"""The JSON of the GitHub double's state, as GitHub's API and its webhooks have it.
 
-All fields that GitHub's description asks for are there; those that nobody reads are plausible.
+All fields that GitHub's description requires are there; fields that Towpath never reads have
+plausible values.
 """
 
 from __future__ import annotations
@@ -18,31 +19,31 @@ from towpath.testing.github.state import (
 
 Json = dict[str, Any]
 
-_OF_USER = (
+_USER_URLS = (
     "events", "followers", "following", "gists", "organizations", "received_events", "repos",
     "starred", "subscriptions",
 )  # fmt: skip
-_OF_REPOSITORY = (
+_REPOSITORY_URLS = (
     "archive", "assignees", "blobs", "branches", "collaborators", "comments", "commits",
     "compare", "contents", "contributors", "deployments", "downloads", "events", "forks",
     "git_commits", "git_refs", "git_tags", "hooks", "issue_comment", "issue_events", "issues",
     "keys", "labels", "languages", "merges", "milestones", "notifications", "pulls", "releases",
     "stargazers", "statuses", "subscribers", "subscription", "tags", "teams", "trees",
 )  # fmt: skip
-_OF_ISSUE = (
+_ISSUE_FIELDS = (
     "id", "number", "title", "body", "user", "labels", "state", "locked", "assignee",
     "assignees", "milestone", "created_at", "updated_at", "closed_at", "author_association",
     "active_lock_reason",
 )  # fmt: skip
-_NONE = (
+_ZERO_FIELDS = (
     "forks", "forks_count", "size", "stargazers_count", "watchers", "watchers_count",
     "network_count", "subscribers_count",
 )  # fmt: skip
-_NOT = (
+_FALSE_FIELDS = (
     "private", "fork", "has_projects", "has_wiki", "has_pages", "has_discussions",
     "has_downloads", "archived", "disabled",
 )  # fmt: skip
-_UNKNOWN = (
+_NULL_FIELDS = (
     "description", "mirror_url", "homepage", "language", "license",
 )  # fmt: skip
 
@@ -56,12 +57,12 @@ def number_of(login: str) -> int:
 
 
 class Shown:
-    """Everything under the addresses of one double."""
+    """Makes the JSON of everything on one double, with its addresses."""
 
     def __init__(self, api: str) -> None:
         self.api = api
         self.page = api
-        """Of the pages for people: the double has none, and answers its API there."""
+        """The base URL of pages for people. The double has no pages: its API is at that URL."""
 
     def user(self, login: str) -> Json:
         url = f"{self.api}/users/{login}"
@@ -74,7 +75,7 @@ class Shown:
             "gravatar_id": "",
             "url": url,
             "html_url": f"{self.page}/{login}",
-            **{f"{name}_url": f"{url}/{name}" for name in _OF_USER},
+            **{f"{name}_url": f"{url}/{name}" for name in _USER_URLS},
             "type": "Bot" if login.endswith("-bot") else "User",
             "site_admin": False,
         }
@@ -91,11 +92,11 @@ class Shown:
             "owner": self.user(repository.owner),
             "html_url": html,
             "url": url,
-            **{f"{name}_url": f"{url}/{name}" for name in _OF_REPOSITORY},
+            **{f"{name}_url": f"{url}/{name}" for name in _REPOSITORY_URLS},
             **dict.fromkeys(("clone_url", "git_url", "ssh_url", "svn_url"), f"{html}.git"),
-            **dict.fromkeys(_NONE, 0),
-            **dict.fromkeys(_NOT, False),
-            **dict.fromkeys(_UNKNOWN),
+            **dict.fromkeys(_ZERO_FIELDS, 0),
+            **dict.fromkeys(_FALSE_FIELDS, False),
+            **dict.fromkeys(_NULL_FIELDS),
             "default_branch": repository.default_branch,
             "open_issues": opened,
             "open_issues_count": opened,
@@ -234,7 +235,7 @@ class Shown:
         assert issue.pull is not None  # noqa: S101 -- whoever asks has looked
         plain, places = self.issue(repository, issue), self._places(repository, issue, issue.pull)
         return {
-            **{name: plain[name] for name in _OF_ISSUE},
+            **{name: plain[name] for name in _ISSUE_FIELDS},
             "node_id": node("PR", issue.id),
             "url": places["self"],
             **{f"{name}_url": place for name, place in places.items() if name != "self"},

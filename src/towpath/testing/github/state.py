@@ -1,4 +1,4 @@
-"""What the GitHub double knows: repositories, issues, labels, branches, pull requests."""
+"""The state of the GitHub double: repositories, issues, labels, branches, pull requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from towpath.clock import wall_ms
 
 HUMAN, ROBOT = "octocat", "towpath-bot"
-"""Who does what the test does, and who owns the token."""
+"""The login of people's changes, and that of the token's owner."""
 
 
 def now() -> str:
@@ -19,7 +19,7 @@ def now() -> str:
 
 
 def sha_of(text: str) -> str:
-    """The id of a commit that nobody looks into."""
+    """An invented id of a commit, made from *text*."""
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -43,7 +43,7 @@ class GitHubReview:
 
 @dataclass
 class Pull:
-    """What a pull request has beside what an issue has."""
+    """What a pull request has in addition to an issue."""
 
     head: str
     base: str
@@ -120,17 +120,17 @@ class GitHubRepository:
         ]
 
     def next_id(self) -> int:
-        """An id that no other thing here has."""
+        """A new id, which nothing else on this double has."""
         self.ids += 1
         return self.id * 1_000_000 + self.ids
 
     def changed(self, issue: GitHubIssue | None = None) -> None:
-        """Note that something here, or *issue*, is not as it was."""
+        """Note a change of the repository, or of *issue*."""
         self.revision += 1
         if issue is not None:
             issue.updated_at = now()
 
-    # ── what can be done to it ───────────────────────────────────────────────────────────
+    # ── changes ──────────────────────────────────────────────────────────────────────────
 
     def add(
         self,
@@ -149,7 +149,7 @@ class GitHubRepository:
         return issue
 
     def label(self, name: str) -> GitHubLabel:
-        """The label; made if there is none."""
+        """The label, which is made if there is none."""
         found = self.labels.get(name.lower())
         if found is None:
             found = self.labels[name.lower()] = GitHubLabel(self.next_id(), name)
@@ -157,7 +157,7 @@ class GitHubRepository:
         return found
 
     def add_labels(self, issue: GitHubIssue, names: Iterable[str]) -> list[str]:
-        """Those that the issue did not have."""
+        """Add labels. Returns those that the issue did not have."""
         new = [name for wanted in names if (name := self.label(wanted).name) not in issue.labels]
         new = list(dict.fromkeys(new))
         if new:
@@ -166,7 +166,7 @@ class GitHubRepository:
         return new
 
     def take_labels(self, issue: GitHubIssue, names: Iterable[str]) -> list[str]:
-        """Those that the issue had."""
+        """Remove labels. Returns those that the issue had."""
         gone = {name.lower() for name in names}
         old = [label for label in issue.labels if label.lower() in gone]
         if old:
@@ -175,7 +175,7 @@ class GitHubRepository:
         return old
 
     def set_open(self, issue: GitHubIssue, *, is_open: bool) -> bool:
-        """Whether that changed anything."""
+        """Open or close an issue. Returns whether that changed anything."""
         if is_open == (issue.closed_at is None):
             return False
         issue.closed_at = None if is_open else now()

@@ -19,9 +19,9 @@ class HangUp(Enum):
     """When the connection is closed instead of an answer."""
 
     BEFORE = "before"
-    """Nothing was done."""
+    """The request is not carried out."""
     AFTER = "after"
-    """It was done, and the answer gets lost."""
+    """The request is carried out, and the answer is lost."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Trouble:
     """How some requests fail."""
 
     status: int = 0
-    """0 = it is answered as always, once `until` is set."""
+    """Of the answer; 0 = the request is answered as usual, once `until` is set."""
     message: str = ""
     headers: dict[str, str] = field(default_factory=dict[str, str])
     until: threading.Event | None = None
@@ -38,9 +38,9 @@ class Trouble:
     method: str = ""
     """Empty = any."""
     path: str = ""
-    """A regular expression that is looked for in the path."""
+    """A regular expression that is searched in the path."""
     times: int | None = 1
-    """None = until `calm`."""
+    """How many requests fail; None = all until `calm`."""
 
     def fits(self, asked: Asked) -> bool:
         return self.method in ("", asked.method) and bool(re.search(self.path, asked.path))

@@ -1,6 +1,6 @@
--- begin: this server was told of all issues.
+-- begin: note that all offered issues are in the queue.
 --
--- keys   told     string   there = it was told, and has not lost it since
+-- keys   told     string   exists = it was noted, and Redis has not lost it since
 -- args   none
 -- reply  ok
 -- cost   O(1)

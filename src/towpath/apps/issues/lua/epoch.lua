@@ -1,8 +1,8 @@
--- epoch: whether this server still knows what it was told of issues.
+-- epoch: whether Redis still has the note that all offered issues are in the queue.
 --
--- keys   told     string   there = it was told, and has not lost it since
+-- keys   told     string   exists = it was noted, and Redis has not lost it since
 -- args   none
--- reply  <1 if it knows, else 0>
+-- reply  <1 if it exists, else 0>
 -- cost   O(1)
 -- full   works
 

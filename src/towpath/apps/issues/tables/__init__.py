@@ -1,7 +1,7 @@
-"""The rows of issues, and every question about them; what changes them is in `changes`.
+"""Queries on the rows of issues; `changes` has the writes.
 
-A row is the truth about an issue; who holds it is decided by the lease of its task, of which the
-row has a note.
+A row is the truth about an issue, except for its holder: the lease of its task decides that, and
+the row has a copy.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["TABLES", "Connection", "is_known"]
 
 _numbers = msgspec.json.Decoder(frozenset[int])
 _CALL_MS = 60_000
-"""A change that was noted is made within this, and the clocks of two hosts may differ by it."""
+"""Time in ms for a noted change of labels to reach GitHub, with the difference of two clocks."""
 _i, _r, _s = issues.c, repositories.c, selectors.c
 
 
-# ── looking ──────────────────────────────────────────────────────────────────────────────
+# ── issues ───────────────────────────────────────────────────────────────────────────────
 
 
 def found(id: str) -> Callable[[Connection], Issue | None]:
@@ -41,7 +41,7 @@ def found(id: str) -> Callable[[Connection], Issue | None]:
 
 
 def open_among(connection: Connection, ids: Sequence[str]) -> list[str]:
-    """Those of these issues that are known to be open."""
+    """Those *ids* whose rows say that the issue is open."""
     if not ids:
         return []
     query = select(_i.id).where(_i.id.in_(ids), _i.state == IssueState.OPEN)
@@ -63,7 +63,7 @@ def page(
     now: int,
     size: int,
 ) -> Callable[[Connection], list[Issue]]:
-    """Issues by repository and number; assignable are those that an agent could get *now*, ms."""
+    """Issues by repository and number. Assignable means that an agent could get it *now*, ms."""
     query = select(issues).order_by(_i.place, _i.number).limit(size)
     if repository is not None:
         query = query.where(_i.place == repository.lower())
@@ -89,7 +89,7 @@ def of_task(task_id: str) -> Callable[[Connection], Issue | None]:
 
 
 def among(ids: Sequence[str]) -> Callable[[Connection], dict[str, Issue]]:
-    """Those of these issues that are known, by id."""
+    """The known issues with these ids, by id."""
     query = _some(select(issues).where(_i.id.in_(ids)))
     return lambda connection: {issue.id: issue for issue in query(connection)}
 
@@ -97,7 +97,7 @@ def among(ids: Sequence[str]) -> Callable[[Connection], dict[str, Issue]]:
 def of_repository(
     repository: str, size: int, *, any_state: bool = False
 ) -> Callable[[Connection], list[Issue]]:
-    """Issues of a repository that are not gone, or all."""
+    """Issues of a repository; those that are gone only with *any_state*."""
     query = select(issues).where(_i.place == repository.lower()).limit(size)
     return _some(query if any_state else query.where(_i.state != IssueState.GONE))
 
@@ -116,20 +116,20 @@ def labelled(repository: str, label: str) -> Callable[[Connection], list[str]]:
 
 
 def shown_otherwise(repository: str) -> Callable[[Connection], list[Issue]]:
-    """Issues of a repository that are held, or have labels of ours."""
+    """Issues of a repository that are held, or have labels that Towpath set."""
     ours = or_(_i.agent != "", _i.shown != "[]")
     return _some(select(issues).where(_i.place == repository.lower(), ours))
 
 
 def open_numbers(repository: str, source: IssueSource) -> Callable[[Connection], set[int]]:
-    """The numbers of the issues of a repository that are known to be open."""
+    """The numbers of a repository's issues that are open by their rows."""
     there = _i.place == repository.lower(), _i.state == IssueState.OPEN, _i.source == source
     return lambda connection: set(connection.scalars(select(_i.number).where(*there)))
 
 
 def doubted_numbers(repository: str) -> Callable[[Connection], frozenset[int]]:
-    """Of those, the ones of which webhooks told something since they were last asked for, or whose
-    labels we changed about the time of the last comparison, or since.
+    """The numbers of open issues to read again even if their page is unchanged: a webhook came
+    after the last read, or Towpath changed their labels about the last comparison or later.
     """
     place = repository.lower()
     compared = select(_r.synced).where(_r.place == place).scalar_subquery()
@@ -138,17 +138,17 @@ def doubted_numbers(repository: str) -> Callable[[Connection], frozenset[int]]:
     return lambda connection: frozenset(connection.scalars(select(_i.number).where(*there)))
 
 
-# ── what is to be looked after ───────────────────────────────────────────────────────────
+# ── maintenance ──────────────────────────────────────────────────────────────────────────
 
 
 def unsettled(before: int, size: int) -> Callable[[Connection], list[Issue]]:
-    """Issues of which the queue does not know all, and whose rows are older than that."""
+    """Issues that the queue may not match, and whose rows were last changed *before* that, ms."""
     old = _i.settled.is_(False), _i.updated < before
     return _some(select(issues).where(*old).limit(size))
 
 
 def held_until(now: int, size: int) -> Callable[[Connection], list[Issue]]:
-    """Issues whose lease is to be looked at."""
+    """Held issues whose lease is to be checked at *now*, the first to end first."""
     due = _i.agent > "", _i.expires <= now
     return _some(select(issues).where(*due).order_by(_i.expires).limit(size))
 
@@ -166,19 +166,19 @@ def judged_otherwise(policy: str) -> Callable[[Connection], list[str]]:
 
 
 def blocked(connection: Connection) -> list[str]:
-    """The ids of open issues that may say that others block them."""
+    """The ids of open issues whose text contains `blocked`."""
     named = _i.state == IssueState.OPEN, _i.body.icontains("blocked")
     return list(connection.scalars(select(_i.id).where(*named)))
 
 
 def ready_untold(now: int, size: int) -> Callable[[Connection], list[Issue]]:
-    """Issues whose review delay is over, and nobody was told."""
+    """Issues whose review delay is over, which was not reported yet."""
     over = _i.ready_told.is_(False), _i.found > 0, _i.review_due <= now
     return _some(select(issues).where(*over).limit(size))
 
 
 def offered(after: str, size: int) -> Callable[[Connection], list[Issue]]:
-    """Issues that nobody holds and whose task the queue was told, by id."""
+    """Issues that nobody holds and whose task is in the queue, by id."""
     free = _i.withheld == "", _i.agent == "", _i.task_id > "", _i.settled.is_(True)
     return _some(select(issues).where(_i.id > after, *free).order_by(_i.id).limit(size))
 
@@ -188,13 +188,13 @@ def everything(connection: Connection, *, after: str, size: int) -> list[Issue]:
     return _some(select(issues).where(_i.id > after).order_by(_i.id).limit(size))(connection)
 
 
-# ── choosing ─────────────────────────────────────────────────────────────────────────────
+# ── choosing a task ──────────────────────────────────────────────────────────────────────
 
 
 def selectors_of(
     places: Iterable[str] | None, roles: Iterable[str] | None
 ) -> Callable[[Connection], list[str]]:
-    """The kinds of tasks that there were, of these repositories and roles."""
+    """The selectors that tasks have had, of these repositories and roles; None = any."""
     query = select(_s.selector).order_by(_s.selector)
     if places is not None:
         query = query.where(_s.place.in_(list(places)))
@@ -206,7 +206,9 @@ def selectors_of(
 def best_selectors(
     some: Sequence[str], most: int, *, priority: int | None
 ) -> Callable[[Connection], list[str]]:
-    """Those of *some* with the most urgent issues that wait; of one *priority*, if that is said."""
+    """At most *most* of *some*, those with the most urgent free issues first. With *priority*, only
+    issues of that priority count.
+    """
     free = [_i.withheld == "", _i.agent == ""]
     if priority is not None:
         free.append(_i.priority == priority)
@@ -227,8 +229,8 @@ def highest(connection: Connection) -> int | None:
 
 
 def held_in(connection: Connection, place: str, *, lock: bool = False) -> int:
-    """How many issues of a repository are held. With *lock* whoever asks, in a write, is alone with
-    that repository until its transaction ends.
+    """How many issues of a repository are held. With *lock*, which needs a write, the repository is
+    locked until the transaction ends.
     """
     if lock:
         connection.execute(update(repositories).where(_r.place == place).values(place=place))
@@ -237,13 +239,13 @@ def held_in(connection: Connection, place: str, *, lock: bool = False) -> int:
 
 
 def repository_facts(connection: Connection) -> list[dict[str, Any]]:
-    """All repositories that are known."""
+    """The rows of all known repositories."""
     rows = connection.execute(select(repositories).order_by(_r.place)).mappings()
     return [dict(row) for row in rows]
 
 
 def former_name(repository: str) -> Callable[[Connection], str | None]:
-    """What a repository was called when it was first known; None = as now."""
+    """The first known name of a repository; None = it was not renamed."""
     query = select(_r.formerly).where(_r.place == repository.lower())
     return lambda connection: connection.scalar(query)
 
@@ -258,7 +260,7 @@ class KnownPage(NamedTuple):
 
 
 def pages_of(repository: str) -> Callable[[Connection], dict[str, KnownPage]]:
-    """The pages of a repository's list of open issues that were read, by their path."""
+    """The pages of a repository's list of open issues as last read, by path."""
     query = select(pages).where(pages.c.place == repository.lower())
 
     def look(connection: Connection) -> dict[str, KnownPage]:

@@ -1,4 +1,4 @@
-"""Every change of the rows of issues: what they become, what the queue is told, where they move."""
+"""Writes to the rows of issues: changes, notes of what the queue knows, moves, read pages."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from towpath.ledger.database.writing import Decide, Overtaken, Write
 _i, _r, _s = issues.c, repositories.c, selectors.c
 
 Pair = tuple[Issue | None, Issue | None]
-"""A row as it was, and as it is."""
+"""A row before and after a change."""
 Beside = Callable[[Connection, Issue | None, Issue], Write[object] | None]
-"""What is written with a change, in one transaction; None = nothing."""
+"""Returns what else to write in the transaction of a change; None = nothing."""
 
 
 def changed(
@@ -37,26 +37,26 @@ def changed(
     beside: Beside,
     unless: Callable[[Connection, Issue], bool] | None = None,
 ) -> Decide[list[Pair]]:
-    """Let *change* say what rows become; what each was, and what it is. The same = untouched, also
-    where *unless* says so, which is asked last: while nobody else can write.
+    """Change the rows *ids* as *change* says; returns each before and after, equal if unchanged.
 
-    A new row says at once what the queue is about to be told. Many rows take a few statements.
+    *unless* is asked last, in the write. If it is true for one row, none is changed. A new row is
+    stored with the note of what the queue is about to get.
     """
 
     def decide(connection: Connection) -> Write[list[Pair]]:
-        there = _locked(connection, ids)
-        become = change(connection, there)
-        pairs = [_pair(there.get(id), become[id]) for id in ids]
+        rows = _lock_rows(connection, ids)
+        changed_to = change(connection, rows)
+        pairs = [_pair(rows.get(id), changed_to[id]) for id in ids]
         differ = [(before, after) for before, after in pairs if after and after != before]
         more = [beside(connection, before, after) for before, after in differ]
-        known = _unknown(connection, [after for _, after in differ])
+        missing = _missing_rows(connection, [after for _, after in differ])
 
         def write(connection: Connection) -> list[Pair]:
             if unless is not None and any(unless(connection, after) for _, after in differ):
                 return [(before, before) for before, _ in pairs]
-            _put(connection, differ)
-            for table, values in known:
-                _unless_there(connection, table, values)
+            _write_rows(connection, differ)
+            for table, values in missing:
+                _insert_row(connection, table, values)
             for step in more:
                 if step is not None:
                     step(connection)
@@ -67,8 +67,8 @@ def changed(
     return decide
 
 
-def _locked(connection: Connection, ids: Sequence[str]) -> dict[str, Issue]:
-    """Those that are known; nobody else changes them before the transaction ends."""
+def _lock_rows(connection: Connection, ids: Sequence[str]) -> dict[str, Issue]:
+    """The known rows, by id. PostgreSQL locks them; on SQLite, a write compares revisions."""
     named = _i.id == ids[0] if len(ids) == 1 else _i.id.in_(ids)
     query = select(issues).where(named).order_by(_i.id).with_for_update()
     found = (issue_of(row) for row in connection.execute(query).mappings())
@@ -84,11 +84,11 @@ def _pair(before: Issue | None, after: Issue | None) -> Pair:
     return before, after
 
 
-def _put(connection: Connection, some: Sequence[tuple[Issue | None, Issue]]) -> None:
+def _write_rows(connection: Connection, some: Sequence[tuple[Issue | None, Issue]]) -> None:
     if new := [row_of(after) for before, after in some if before is None]:
         try:
             connection.execute(insert(issues), new)
-        except IntegrityError as error:  # another told of one first
+        except IntegrityError as error:  # another process added one first
             raise Overtaken from error
     for before, after in some:
         if before is not None:
@@ -97,24 +97,26 @@ def _put(connection: Connection, some: Sequence[tuple[Issue | None, Issue]]) -> 
                 raise Overtaken
 
 
-def _unknown(connection: Connection, some: Sequence[Issue]) -> list[tuple[Table, dict[str, Any]]]:
-    """What makes their repositories and their selectors known, where they are not."""
+def _missing_rows(
+    connection: Connection, some: Sequence[Issue]
+) -> list[tuple[Table, dict[str, Any]]]:
+    """The missing rows of these issues' repositories and selectors."""
     places = {issue.repository.lower(): issue for issue in some}
     kinds = {issue.selector: issue for issue in some if issue.role}
     new = [
         (repositories, _new_repository(issue.repository, issue.source))
-        for issue in _lacking(connection, _r.place, places)
+        for issue in _issues_without_row(connection, _r.place, places)
     ]
-    for issue in _lacking(connection, _s.selector, kinds):
+    for issue in _issues_without_row(connection, _s.selector, kinds):
         kind = {"selector": issue.selector, "place": issue.repository.lower(), "role": issue.role}
         new.append((selectors, kind))
     return new
 
 
-def _lacking(
+def _issues_without_row(
     connection: Connection, column: Column[str], wanted: Mapping[str, Issue]
 ) -> list[Issue]:
-    """Those whose name no row has in *column*."""
+    """The issues whose name is in no row of *column*."""
     if not wanted:
         return []
     names = list(wanted)
@@ -130,16 +132,16 @@ def _new_repository(name: str, source: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _unless_there(connection: Connection, table: Table, values: dict[str, Any]) -> None:
+def _insert_row(connection: Connection, table: Table, values: dict[str, Any]) -> None:
     try:
         connection.execute(insert(table), values)
-    except IntegrityError as error:  # another was faster
+    except IntegrityError as error:  # another process was faster
         raise Overtaken from error
 
 
 def intended(some: Sequence[Issue]) -> Write[list[bool]]:
-    """Note what the queue is about to be told of each issue; False for those whose row has changed
-    since. What was noted has one more in its revision.
+    """Note what the queue is about to get of each issue; False for an issue whose row has changed
+    since. The note adds one to the revision.
     """
 
     def write(connection: Connection) -> list[bool]:
@@ -154,7 +156,7 @@ def intended(some: Sequence[Issue]) -> Write[list[bool]]:
     return write
 
 
-_TOLD = (
+_MARK_SETTLED = (
     update(issues)
     .where(_i.id == bindparam("which"), _i.revision == bindparam("seen"))
     .values(applied=bindparam("told"), settled=True, revision=_i.revision + 1)
@@ -162,9 +164,9 @@ _TOLD = (
 
 
 def settled(some: Sequence[Issue]) -> Write[None]:
-    """Note that the queue knows what each issue says, unless its row has changed since."""
-    told = [{"which": issue.id, "seen": issue.revision, "told": issue.wanted} for issue in some]
-    return lambda connection: connection.execute(_TOLD, told) and None
+    """Note that the queue matches each issue, unless its row has changed since."""
+    rows = [{"which": issue.id, "seen": issue.revision, "told": issue.wanted} for issue in some]
+    return lambda connection: connection.execute(_MARK_SETTLED, rows) and None
 
 
 def extended(issue: Issue, expires: int) -> Write[bool]:
@@ -178,14 +180,15 @@ def extended(issue: Issue, expires: int) -> Write[bool]:
 
 
 def moved(issue: Issue, repository: str) -> Decide[str]:
-    """Give an issue to another repository: the task that is to be withdrawn, if any.
+    """Move an issue to another repository; returns the id of the task to withdraw, or "".
 
-    Of two rows for the same issue the one counts that somebody holds, else the older one.
+    If the new repository has a row for the issue already, that row stays if it is held; else the
+    moved one replaces it.
     """
     id = f"{repository.lower()}#{issue.number}"
 
     def decide(connection: Connection) -> Write[str]:
-        other = _locked(connection, [id]).get(id)
+        other = _lock_rows(connection, [id]).get(id)
 
         def write(connection: Connection) -> str:
             if other is not None and other.held:
@@ -206,14 +209,14 @@ def moved(issue: Issue, repository: str) -> Decide[str]:
 
 
 def noted(name: str, **values: Any) -> Decide[None]:
-    """Note something about a repository."""
+    """Store *values* in the row of a repository."""
 
     def decide(connection: Connection) -> Write[None]:
         there = connection.scalar(select(_r.place).where(_r.place == name.lower())) is not None
 
         def write(connection: Connection) -> None:
             if not there:
-                _unless_there(connection, repositories, _new_repository(name, IssueSource.GITHUB))
+                _insert_row(connection, repositories, _new_repository(name, IssueSource.GITHUB))
             change = update(repositories).where(_r.place == name.lower())
             connection.execute(change.values(values))
 
@@ -223,9 +226,7 @@ def noted(name: str, **values: Any) -> Decide[None]:
 
 
 def repository_renamed(old: str, new: str) -> Decide[None]:
-    """A repository has another name: what is known of it goes by that. Its first name stays known:
-    it may be the one that the options have.
-    """
+    """Rename a repository. Its first name is kept, because the options may have that one."""
 
     def decide(connection: Connection) -> Write[None]:
         first = connection.scalar(select(_r.formerly).where(_r.place == old.lower())) or old
@@ -242,7 +243,7 @@ def repository_renamed(old: str, new: str) -> Decide[None]:
 
 
 def pages_kept(repository: str, some: Sequence[KnownPage]) -> Write[None]:
-    """Note how pages were read, in place of what was known of them."""
+    """Store pages as they were read, in place of what was stored before."""
     place, paths = repository.lower(), [page.path for page in some]
     rows = [
         {
@@ -259,13 +260,13 @@ def pages_kept(repository: str, some: Sequence[KnownPage]) -> Write[None]:
         connection.execute(delete(pages).where(pages.c.path.in_(paths)))
         try:
             connection.execute(insert(pages), rows)
-        except IntegrityError as error:  # another has read them just now
+        except IntegrityError as error:  # another process has read them just now
             raise Overtaken from error
 
     return write
 
 
 def pages_forgotten(repository: str) -> Write[None]:
-    """Have all pages of a repository read the next time, changed or not."""
+    """Forget the pages of a repository, so that the next comparison reads all of them."""
     gone = delete(pages).where(pages.c.place == repository.lower())
     return lambda connection: connection.execute(gone) and None

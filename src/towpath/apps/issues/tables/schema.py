@@ -123,5 +123,5 @@ def row_of(issue: Issue) -> dict[str, Any]:
 
 
 def is_known(issue: Issue) -> bool:
-    """Whether the queue was told what the row says; of what is held it is told afterwards."""
+    """Whether nothing is to be sent to the queue now; a held issue's changes wait for its end."""
     return issue.wanted == issue.applied or (issue.held and bool(issue.wanted))

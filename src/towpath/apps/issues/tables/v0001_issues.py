@@ -1,4 +1,4 @@
-"""Issues, the repositories they are in, and the kinds of tasks that there were."""
+"""Adds issues, their repositories, and the selectors of their tasks."""
 
 import sqlalchemy as sa
 from alembic import op

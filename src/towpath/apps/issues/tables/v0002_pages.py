@@ -1,4 +1,4 @@
-"""Pages of GitHub's lists as they were last read, when we changed labels, and former names."""
+"""Adds pages of GitHub's lists, when Towpath changed labels, and repositories' former names."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""The owner of a held task: whoever has the key that requested it."""
+"""Adds the owner of the API key that requested a held task."""
 
 import sqlalchemy as sa
 from alembic import op

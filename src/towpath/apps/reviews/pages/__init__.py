@@ -1,4 +1,4 @@
-"""Reviews in the dashboard: which there are, and one with what its reviewer said"""
+"""Reviews in the dashboard: the list, and one review with its text"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def reviews(
     found = await service.list(state=state, after=after or None)
     states = list(ReviewState)
     alone = False
-    with suppress(ServerError):  # the rows are shown while the store is away
+    with suppress(ServerError):  # the reviews are shown while Redis is away
         alone = (await engine.inspect.counts(REVIEWS)).no_worker
     return page.show(
         "reviews/list.html", found=found, state=state, states=states, alone=alone, live=REVIEWS

@@ -32,11 +32,11 @@ _STATES = {
 
 
 class GitHubPoster:
-    """Posts to the GitHub at *host*: github.com, or one's own (its API at /api/v3, or at *api*).
+    """Posts to the GitHub at *host*: github.com, or your own (its API at /api/v3, or at *api*).
 
-    *token* needs "Pull requests: write" and "Commit statuses: write". With *may_approve* the
-    verdict `approve` becomes an approval, which may be all that a protected branch waits for;
-    without, it is a comment that says so. *context* is what the status is called.
+    *token* needs "Pull requests: write" and "Commit statuses: write". With *may_approve*, the
+    verdict `approve` becomes an approval, which may be all that a protected branch needs; without
+    it, it becomes a comment. *context* is the name of the status.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class GitHubPoster:
         self._context, self._may_approve = context, may_approve
 
     async def post(self, task: ReviewTask, review: Review, *, key: str) -> Posted:
-        """A review for a pull request, looked for before it is posted; a status for a push, of
-        which GitHub shows the last. Raises Retry and Discard."""
+        """Post a review on a pull request, unless an earlier attempt has; or a status for a push,
+        of which GitHub shows only the last. Raises Retry and Discard."""
         with as_posting(self._forge, task):
             if task.kind is ReviewKind.PULL:
-                return await self._review(task, review, marker(task, key))
-            return await self._status(task, review)
+                return await self._post_review(task, review, marker(task, key))
+            return await self._post_status(task, review)
 
-    async def _review(self, task: ReviewTask, review: Review, mark: str) -> Posted:
+    async def _post_review(self, task: ReviewTask, review: Review, mark: str) -> Posted:
         path = f"/repos/{task.repository}/pulls/{task.number}/reviews"
         found = await self._forge.find(path, mark, field="body")
         if found is not None:
@@ -71,13 +71,14 @@ class GitHubPoster:
             if answer.status != 422:
                 break
             answer = await self._forge.post(path, content)
-        return self._posted(answer)
+        return self._read_posted(answer)
 
     def _versions(self, task: ReviewTask, review: Review, mark: str) -> Iterator[dict[str, Any]]:
-        """The review in its best form, and in those that GitHub takes if it refuses that one.
+        """The review in its best form, then in plainer ones to post if GitHub refuses that one.
 
-        It refuses the whole for one comment at a line that is not part of the change, and does not
-        say which; and a verdict on one's own pull request, or on a commit that is gone.
+        GitHub refuses a whole review if one comment is at a line outside of the change, and does
+        not say which one. It also refuses a verdict on one's own pull request, or on a commit that
+        no longer exists.
         """
         event = _EVENTS[review.verdict]
         if event == "APPROVE" and not self._may_approve:
@@ -94,16 +95,16 @@ class GitHubPoster:
         yield at_commit | {"body": everything}
         yield {"event": "COMMENT", "body": everything}
 
-    async def _status(self, task: ReviewTask, review: Review) -> Posted:
+    async def _post_status(self, task: ReviewTask, review: Review) -> Posted:
         status = {
             "state": _STATES[review.verdict],
             "context": self._context,
             "description": in_short(review, most=_LONGEST_STATUS),
         }
         answer = await self._forge.post(f"/repos/{task.repository}/statuses/{task.head}", status)
-        return self._posted(answer)
+        return self._read_posted(answer)
 
-    def _posted(self, answer: CallAnswer) -> Posted:
+    def _read_posted(self, answer: CallAnswer) -> Posted:
         self._forge.require_taken(answer)
         return Posted(url=_page(answer))
 
@@ -118,7 +119,7 @@ def _at_line(comment: Comment) -> dict[str, Any]:
 
 
 def _page(answer: CallAnswer) -> str:
-    """Where people see it; it was taken, whatever the answer looks like."""
+    """The URL for people; empty if the answer has none, because the post succeeded anyway."""
     try:
         fields: Any = msgspec.json.decode(answer.body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -20,15 +20,15 @@ _STATES = {
     Verdict.REQUEST_CHANGES: "failed",
 }
 _SAME_AGAIN = "cannot transition status"
-"""What a GitLab before 18 answers to a status that the commit has already."""
+"""Part of the answer of a GitLab before 18 to a status that the commit has already."""
 
 
 class GitLabPoster:
     """Posts to the GitLab at *host* (its API at /api/v4, or at *api*).
 
     *token* is a personal, group or project token with the scope `api`, and the role Developer for
-    the status of a commit. A note approves nothing, whatever the verdict. *context* is what the
-    status is called.
+    the status of a commit. A note approves nothing, whatever the verdict. *context* is the name of
+    the status.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class GitLabPoster:
         self._context = context
 
     async def post(self, task: ReviewTask, review: Review, *, key: str) -> Posted:
-        """A note for a merge request; for a push the status, and a comment if there are any.
+        """Post a note on a merge request; for a push a status, and the review's comments, if any.
 
-        Notes and comments are looked for before they are posted. Raises Retry and Discard.
+        A note or comment is not posted again if an earlier attempt has. Raises Retry and Discard.
         """
         with as_posting(self._forge, task):
             return await self._post(task, review, key)
@@ -55,14 +55,14 @@ class GitLabPoster:
         project, mark = f"/projects/{quote(task.repository, safe='')}", marker(task, key)
         if task.kind is ReviewKind.PULL:
             path = f"{project}/merge_requests/{task.number}/notes"
-            return await self._once(path, task, review, mark, field="body")
-        await self._status(f"{project}/statuses/{task.head}", task, review)
+            return await self._post_once(path, task, review, mark, field="body")
+        await self._post_status(f"{project}/statuses/{task.head}", task, review)
         if not review.comments:
             return Posted()
         path = f"{project}/repository/commits/{task.head}/comments"
-        return await self._once(path, task, review, mark, field="note")
+        return await self._post_once(path, task, review, mark, field="note")
 
-    async def _once(
+    async def _post_once(
         self, path: str, task: ReviewTask, review: Review, mark: str, *, field: str
     ) -> Posted:
         if await self._forge.find(path, mark, field=field) is not None:
@@ -71,7 +71,7 @@ class GitLabPoster:
         self._forge.require_taken(await self._forge.post(path, {field: text}))
         return Posted()
 
-    async def _status(self, path: str, task: ReviewTask, review: Review) -> None:
+    async def _post_status(self, path: str, task: ReviewTask, review: Review) -> None:
         status = {
             "state": _STATES[review.verdict],
             "name": self._context,

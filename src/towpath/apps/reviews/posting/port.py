@@ -24,21 +24,21 @@ class Posted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Poster(Protocol):
-    """Brings a review to the forge that its task came from."""
+    """Posts reviews to one forge."""
 
     async def post(self, task: ReviewTask, review: Review, *, key: str) -> Posted:
-        """Post *review*, once per *key*, as far as the forge lets that be seen.
+        """Post *review*, once per *key* if the forge shows what was posted before.
 
-        Raises Retry for what may pass (no answer, a rate limit: after as long as it asks for),
-        Discard for what may not (no such pull request, a task of another host).
+        Raises Retry for a failure that may pass (no answer, or a rate limit, after the time that it
+        asks for), Discard for one that won't (no such pull request, a task of another host).
         """
         ...
 
 
 @contextmanager
 def as_posting(forge: ForgeClient, task: ReviewTask) -> Generator[None]:
-    """What the forge refuses, as Retry or Discard. A task of another host is discarded: the same
-    name may be another repository there.
+    """Turn refusals of the forge into Retry or Discard. A task of another host is discarded: the
+    same name may be another repository there.
     """
     if not task.is_from(forge.host):
         raise Discard(f"the task is not from {forge.host}, where its review would be posted")

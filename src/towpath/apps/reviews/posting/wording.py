@@ -17,19 +17,19 @@ _VERDICTS = {
     Verdict.REQUEST_CHANGES: "Changes requested",
 }
 _SEVERITIES = {Severity.INFO: "", Severity.WARNING: "**warning** ", Severity.ERROR: "**error** "}
-# At the beginning of a line, GitLab takes `/merge` for an order of whoever posts it, and so do many
-# bots. A reviewer repeats what strangers wrote; with a backslash it looks the same and is text.
+# GitLab and many bots run `/merge` at the beginning of a line as a command of the poster. A
+# reviewer may repeat what strangers wrote: behind a backslash, it is text and looks the same.
 _ORDER = re.compile(r"^(\s*)/(?=\w)", re.MULTILINE)
 
 
 def marker(task: ReviewTask, key: str) -> str:
-    """What an earlier attempt is found by: nobody sees it, nobody knows it before it is there."""
+    """A hidden mark by which a later attempt finds what was posted. Nobody can know it before."""
     text = f"{task.forge}:{task.repository}:{task.head}:{key}"
     return f"<!-- towpath:{hashlib.sha256(text.encode()).hexdigest()[:32]} -->"
 
 
 def body(task: ReviewTask, review: Review, comments: Iterable[Comment], *, mark: str) -> str:
-    """The review as Markdown, with *comments* as a list; those that find no room are counted."""
+    """The review as Markdown, with *comments* as a list; those that do not fit are counted."""
     whole = f"**{_VERDICTS[review.verdict]}** · {task.head[:12]}\n\n{text(review.summary)}"
     room = LARGEST_BODY - len(mark) - 100
     items = [item(comment) for comment in comments]
@@ -42,14 +42,14 @@ def body(task: ReviewTask, review: Review, comments: Iterable[Comment], *, mark:
 
 
 def item(comment: Comment) -> str:
-    """A comment as an item of a list, for where it can't stand at its line."""
+    """A comment as an item of a list, for when it can't be posted at its line."""
     place = comment.path if comment.line is None else f"{comment.path}:{comment.line}"
-    said = text(comment.body).replace("\n", "\n  ")
-    return f"- `{place.replace('`', chr(39))}` {_SEVERITIES[comment.severity]}{said}"
+    indented = text(comment.body).replace("\n", "\n  ")
+    return f"- `{place.replace('`', chr(39))}` {_SEVERITIES[comment.severity]}{indented}"
 
 
 def line_comment(comment: Comment) -> str:
-    """A comment that stands at its line."""
+    """A comment that is posted at its line."""
     return _SEVERITIES[comment.severity] + text(comment.body)
 
 
@@ -61,5 +61,5 @@ def in_short(review: Review, *, most: int) -> str:
 
 
 def text(said: str) -> str:
-    """What a reviewer said, without orders to the forge in it."""
+    """A text of the reviewer, with commands to the forge escaped."""
     return _ORDER.sub(r"\1\\/", said)

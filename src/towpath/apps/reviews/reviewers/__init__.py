@@ -1,1 +1,1 @@
-"""Who reviews: a Python function, a command, or an HTTP endpoint. All three are one port."""
+"""Reviewers, behind one interface: a Python function, a command, or an HTTP endpoint."""

@@ -1,13 +1,13 @@
 """A reviewer that is a program: the task comes on its input, the review is what it prints.
 
     exit code 0     the review is on standard output: as JSON, or as plain text
-    exit code 65    it will never review this (EX_DATAERR): the task is dead, with what it said
-    any other       it could not do it now (75, EX_TEMPFAIL, says so best): another attempt follows
+    exit code 65    the task can't be reviewed (EX_DATAERR): the review is dead
+    any other       the attempt has failed (75, EX_TEMPFAIL, is the usual code): another one follows
 
 The task is JSON on standard input, and its plain fields are in the environment too, as
-TOWPATH_REVIEW_REPOSITORY, TOWPATH_REVIEW_HEAD and so on; beside them PATH, HOME, LANG, what the
-configuration adds, and nothing else of ours. The end of standard error becomes the reason of a
-failed attempt.
+TOWPATH_REVIEW_REPOSITORY, TOWPATH_REVIEW_HEAD and so on. The environment also has PATH, HOME, LANG
+and the configured variables, and nothing else of ours. The end of standard error becomes the reason
+of a failed attempt.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from towpath.processes.command import (
 from towpath.worker.context import Context
 
 NEVER_AGAIN = 65
-"""EX_DATAERR of sysexits.h: the exit code that says that no other attempt can help."""
+"""EX_DATAERR of sysexits.h: the exit code for a task that no other attempt can review."""
 
 _PREFIX = "TOWPATH_REVIEW_"
 _INHERITED = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8"}
@@ -59,11 +59,11 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class CommandReviewer:
-    """Runs *argv* for each task; no shell reads it, and nothing of a task becomes part of it.
+    """Runs *argv* for each task, without a shell; no text of a task becomes an argument.
 
-    *environment* is added to the program's, *directory* is where it runs. It has *within* to end
-    and may print *largest* bytes; else it is ended with all that it started, as when the task is
-    cancelled or lost. Costs a process, and some 20 ms for its beginning.
+    *environment* is added to the program's, *directory* is where it runs. The program and all that
+    it started are ended after *within*, when it prints more than *largest* bytes, or when the task
+    is cancelled or lost. Each task costs a process, which starts in some 20 ms.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class CommandReviewer:
         within: Duration = WITHIN,
         largest: int = REVIEW_MOST,
     ) -> None:
-        self._argv = _checked(argv)
-        self._environment = _checked_environment(environment)
+        self._argv = _check_argv(argv)
+        self._environment = _check_environment(environment)
         self._directory = Path(directory)
         self._within = within
         duration_ms("within", within, least=milliseconds(1))
@@ -88,15 +88,15 @@ class CommandReviewer:
         return self._within
 
     def require_program(self) -> None:
-        """Raises ReviewerUnavailable if the program is not there now, or the script that it is to
-        run. Costs a short process for `python -m`."""
-        with _as_reviewer():
+        """Raises ReviewerUnavailable if the program, or the script that it is to run, is missing.
+        Costs a short process for `python -m`."""
+        with _as_reviewer_errors():
             require_script(self._run_with(_inherited() | self._environment))
 
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
-        """What the program printed. Raises Retry or Discard, because of a ReviewerError."""
+        """The review that the program printed. Raises Retry or Discard, from a ReviewerError."""
         try:
-            with _as_reviewer():
+            with _as_reviewer_errors():
                 ended = await run(self._command(task, ctx), task.packed())
             _require_success(ended)
         except ReviewerError as error:
@@ -104,8 +104,10 @@ class CommandReviewer:
         return printed(ended.output)
 
     def _command(self, task: ReviewTask, ctx: Context) -> Command:
-        told = {f"{_PREFIX}ID": ctx.id, f"{_PREFIX}ATTEMPT": str(ctx.attempt)}
-        return self._run_with({**_inherited(), **_fields(task), **told, **self._environment})
+        attempt = {f"{_PREFIX}ID": ctx.id, f"{_PREFIX}ATTEMPT": str(ctx.attempt)}
+        return self._run_with(
+            {**_inherited(), **_task_variables(task), **attempt, **self._environment}
+        )
 
     def _run_with(self, environment: Mapping[str, str]) -> Command:
         return Command(
@@ -118,8 +120,8 @@ class CommandReviewer:
 
 
 @contextmanager
-def _as_reviewer() -> Generator[None]:
-    """What ends a command, told as of the reviewer that it is."""
+def _as_reviewer_errors() -> Generator[None]:
+    """Turn errors of the command into errors of the reviewer."""
     try:
         yield
     except CommandUnavailable as error:
@@ -150,10 +152,11 @@ def _inherited() -> dict[str, str]:
     return {name: os.environ.get(name, usual) for name, usual in _INHERITED.items()}
 
 
-def _fields(task: ReviewTask) -> dict[str, str]:
-    """The plain fields of a task as variables; whole and with all characters they are in the JSON.
+def _task_variables(task: ReviewTask) -> dict[str, str]:
+    """The plain fields of a task as variables.
 
-    The system refuses a variable with a NUL in it, and a very long one.
+    The system refuses a variable that is very long or contains NUL, so long values are cut and NULs
+    removed. The JSON has the whole values.
     """
     fields: dict[str, Any] = msgspec.to_builtins(task)
     return {
@@ -163,7 +166,7 @@ def _fields(task: ReviewTask) -> dict[str, str]:
     }
 
 
-def _checked(argv: Sequence[str]) -> tuple[str, ...]:
+def _check_argv(argv: Sequence[str]) -> tuple[str, ...]:
     if isinstance(argv, str) or not argv or not all(isinstance(arg, str) for arg in argv):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidOption("command", argv, rule="must be a list: the program and its arguments")
     if not argv[0] or any("\0" in arg for arg in argv):
@@ -171,7 +174,7 @@ def _checked(argv: Sequence[str]) -> tuple[str, ...]:
     return tuple(argv)
 
 
-def _checked_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def _check_environment(environment: Mapping[str, str]) -> dict[str, str]:
     for name, value in environment.items():
         if not name or "=" in name or "\0" in name + value:
             raise InvalidOption(

@@ -41,7 +41,7 @@ class ReviewerTimedOut(ReviewerError):
     remedy = "Reduce the size of the review, or raise the time limit."
 
     def __init__(self, within: Duration, complaint: str) -> None:
-        super().__init__(_said(f"no review within {within}", complaint))
+        super().__init__(_with_output(f"no review within {within}", complaint))
         self.within = within
 
 
@@ -52,7 +52,7 @@ class ReviewerFailed(ReviewerError):
     remedy = "Read the reviewer's output; the next attempt may succeed."
 
     def __init__(self, exit_code: int, complaint: str) -> None:
-        super().__init__(_said(f"exit code {exit_code}", complaint))
+        super().__init__(_with_output(f"exit code {exit_code}", complaint))
         self.exit_code = exit_code
 
 
@@ -71,7 +71,7 @@ class ReviewerKilled(ReviewerError):
     remedy = "Check whether the program crashed or ran out of memory."
 
     def __init__(self, signal_name: str, complaint: str) -> None:
-        super().__init__(_said(f"ended by {signal_name}", complaint))
+        super().__init__(_with_output(f"ended by {signal_name}", complaint))
         self.signal_name = signal_name
 
 
@@ -92,5 +92,5 @@ def verdict(error: ReviewerError) -> Retry | Discard:
     return Discard(reason) if error.retry is RetryAdvice.NEVER else Retry(reason)
 
 
-def _said(what: str, complaint: str) -> str:
+def _with_output(what: str, complaint: str) -> str:
     return f"{what}; its output: {complaint}" if complaint else what

@@ -22,8 +22,8 @@ _MOST_STUCK = 32
 class FunctionReviewer:
     """Calls *function* for each task: an async one in the loop, a plain one in a thread.
 
-    A thread can't be ended from outside: a plain function that is cancelled goes on, unseen. Once
-    32 of them have not returned, no more is begun until one does. What can hang belongs into an
+    A thread can't be ended from outside: a plain function goes on after its task is cancelled.
+    While 32 such calls have not returned, no new call begins. Code that may hang belongs in an
     async function or a command.
     """
 
@@ -32,11 +32,11 @@ class FunctionReviewer:
             raise InvalidOption("function", function, rule="must be a function that takes a task")
         self._function = function
         self._stuck = 0
-        self._threads = Threads(lost=self._lost, regained=self._regained)
+        self._threads = Threads(lost=self._count_lost, regained=self._count_regained)
 
     @classmethod
     def at(cls, path: str) -> FunctionReviewer:
-        """The function at `module:name`. For configuration, never for what comes with a job.
+        """The function at `module:name`. For configuration, never for values from a job.
 
         Raises InvalidOption if there is none; what the module itself raises is left as it is.
         """
@@ -53,22 +53,22 @@ class FunctionReviewer:
         return cls(found)
 
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
-        """What the function returns, as a review. What it raises is raised, verdicts too."""
+        """The review that the function returns. Raises what it raises, also Retry and Discard."""
         if inspect.iscoroutinefunction(self._function):
-            said = await self._function(task)
+            answer = await self._function(task)
         else:
-            said = await self._in_thread(task)
-        return returned(said)
+            answer = await self._in_thread(task)
+        return returned(answer)
 
     async def _in_thread(self, task: ReviewTask) -> Any:
         if self._stuck >= _MOST_STUCK:
             raise Retry(f"{self._stuck} earlier calls of the reviewer have not returned yet")
-        said = await self._threads.run(lambda: self._function(task))
+        answer = await self._threads.run(lambda: self._function(task))
         # An object with an async __call__, or a plain function around an async one.
-        return await said if inspect.isawaitable(said) else said
+        return await answer if inspect.isawaitable(answer) else answer
 
-    def _lost(self) -> None:
+    def _count_lost(self) -> None:
         self._stuck += 1
 
-    def _regained(self) -> None:
+    def _count_regained(self) -> None:
         self._stuck -= 1

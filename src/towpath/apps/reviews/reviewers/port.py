@@ -1,6 +1,6 @@
 """The interface to a reviewer, and how its answer is read.
 
-What is none may be one the next time: Retry.
+An answer that is no review raises Retry, because the next one may be a review.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from towpath.worker.context import Context, Retry
 
 
 class Reviewer(Protocol):
-    """Reads a change and says what it thinks of it."""
+    """Reviews tasks."""
 
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
         """The review of *task*.
 
-        Raises Retry for what another attempt may help, Discard for what none can. Cancelling it
-        ends whatever it has begun, within two seconds.
+        Raises Retry if another attempt may help, Discard if none can. If it is cancelled, it ends
+        all that it has begun within two seconds.
         """
         ...
 
 
 def printed(output: bytes) -> Review:
     """The review that a program printed or an endpoint answered: JSON, or plain text."""
-    with _refusing():
+    with _as_retry():
         return read_review(output)
 
 
 def returned(value: Any) -> Review:
     """The review that a function returned: a Review, its text, or its fields."""
-    with _refusing():
+    with _as_retry():
         match value:
             case Review():
                 return value
             case str():
                 return read_review(value.encode(errors="replace"))
             case dict():
-                return read_review(_encoded(value))
+                return read_review(_encode(value))
             case _:
                 kind = type(value).__name__
                 raise ReviewInvalid("review", f"must be a Review, text or a dict, not {kind}")
 
 
-def _encoded(fields: Any) -> bytes:
+def _encode(fields: Any) -> bytes:
     try:
         return msgspec.json.encode(fields)
     except (TypeError, ValueError, RecursionError) as error:
@@ -57,7 +57,7 @@ def _encoded(fields: Any) -> bytes:
 
 
 @contextmanager
-def _refusing() -> Generator[None]:
+def _as_retry() -> Generator[None]:
     try:
         yield
     except ReviewInvalid as error:

@@ -1,7 +1,7 @@
--- delay: outsiders see how long a review task waits.
+-- delay: publish since when a review task waits.
 --
 -- keys   record   hash     review_delay_<id>: found_at, pr_number, status
--- args   found_at text     when it was first seen, ISO 8601
+-- args   found_at text     when the issue first needed a review, ISO 8601
 --        pr_number text     the pull request; '' = none is known
 --        review_status text PENDING or READY_FOR_ASSIGNMENT
 --        expiry   int      how long it is kept, ms

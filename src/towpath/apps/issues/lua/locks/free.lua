@@ -1,7 +1,7 @@
--- free: outsiders see that nobody holds an issue. A lock that lasts longer is another agent's.
+-- free: delete the lock key after a hold. A key that lasts longer belongs to a later hold.
 --
--- keys   record   string   issue_lock_<id>: there = locked
--- args   expires  int      when the lease that has ended would have, ms
+-- keys   record   string   issue_lock_<id>: exists = locked
+-- args   expires  int      when the lease of that hold would have ended, ms
 -- reply  ok
 -- cost   O(1)
 -- full   works

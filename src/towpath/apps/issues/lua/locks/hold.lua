@@ -1,6 +1,6 @@
--- hold: outsiders see that an issue is held, until its lease ends.
+-- hold: publish that an issue is held, until its lease ends.
 --
--- keys   record   string   issue_lock_<id>: there = locked
+-- keys   record   string   issue_lock_<id>: exists = locked
 -- args   expires  int      when the lease ends, ms
 -- reply  ok
 -- cost   O(1)

@@ -1,6 +1,6 @@
--- restore: outsiders see again that an issue is held, if somebody deleted the key.
+-- restore: publish again that an issue is held, if the key was deleted.
 --
--- keys   record   string   issue_lock_<id>: there = locked
+-- keys   record   string   issue_lock_<id>: exists = locked
 -- args   expires  int      when the lease ends, ms
 -- reply  <1 if it was missing, else 0>
 -- cost   O(1)
