@@ -54,7 +54,7 @@ class Handlers:
         self._handlers: dict[Key, AppHandler[Any, Any, Any]] = {}
         self._followers: list[Callable[[], None]] = []
         self.included_in: Towpath | None = None
-        """The app that has them, once one has."""
+        """The app that includes the group; None before."""
         self.declared_schedules = DeclaredSchedules()
 
     @property

@@ -1,4 +1,4 @@
-"""Submitting to handlers: payloads of the handler's type in, jobs with its results out."""
+"""Submitting to handlers: takes payloads of the handler's type, returns jobs with its results."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class AppHandler(Handler[T, R, C]):
 
     @property
     def backend(self) -> Backend:
-        """Internal: what the handlers of an app share. Raises HandlerInvalid."""
+        """Internal: the backend of the handler's app. Raises HandlerInvalid if it has none yet."""
         if self._attached is None:
             rule = "belongs to no app yet: call `app.include(handlers)`"
             raise HandlerInvalid(self.name, rule=rule)
@@ -167,7 +167,7 @@ class AppHandler(Handler[T, R, C]):
         on_conflict: OnConflict,
         options: JobOptions,
     ) -> Job[R]:
-        """Internal: submit a job without a record and middleware, which nearly all are."""
+        """Internal: submit a job that has no record and no middleware: the usual, short way."""
         with traces.producer_span(self.queue, handler=self.name):
             engine = backend.connected or backend.engine
             submitted = await engine.submit(
@@ -195,7 +195,7 @@ class AppHandler(Handler[T, R, C]):
         return await self.submitted(self.backend, submission)
 
     def job(self, id: str) -> Job[R]:
-        """The job with that id. Asks the server nothing yet. Raises InvalidName."""
+        """The job with that id. Sends nothing to Redis yet. Raises InvalidName."""
         return self._job_at(self.backend, job_ref(self.queue, id))
 
     async def submitted(self, backend: Backend, submission: Submission) -> list[Job[R]]:
@@ -204,11 +204,11 @@ class AppHandler(Handler[T, R, C]):
         if not middleware:
             return await self.take(backend, submission)
         for draft in submission.jobs:
-            draft.options = cast("RecordOptions", dict(draft.options))  # each may be changed
+            draft.options = cast("RecordOptions", dict(draft.options))  # middleware may change them
         return await submitted(middleware, submission, lambda: self.take(backend, submission))
 
     async def take(self, backend: Backend, submission: Submission) -> list[Job[R]]:
-        """Internal: submit *submission* over *backend*."""
+        """Internal: submit *submission* through *backend*, after the middleware."""
         jobs, on_conflict = submission.jobs, submission.on_conflict
         with traces.producer_span(self.queue, handler=self.name, jobs=len(jobs)):
             if submission.transaction is not None:
@@ -257,7 +257,7 @@ class AppHandler(Handler[T, R, C]):
         return form.nothing() if isinstance(form, WithDefault) else form.encode(None)
 
     def new_records(self, submission: Submission) -> list[NewRecord]:
-        """Internal: the records to make."""
+        """Internal: the records of *submission*, not yet stored. Raises InvalidOption."""
         if not self.options.record:
             rule = f"{self.name} keeps no record; declare it with `record=True`"
             raise InvalidOption("in_transaction", "…", rule=rule)
@@ -270,7 +270,9 @@ class AppHandler(Handler[T, R, C]):
         return [new_record(self.queue, payload, **said) for payload, said in encoded]
 
     def _encoded(self, jobs: Sequence[Draft[T, R]]) -> Iterator[tuple[bytes, RecordOptions]]:
-        """Payloads and whole options. Those that share their options have them completed once."""
+        """Yields each job's payload and complete options. Jobs that share one options dict have it
+        completed once.
+        """
         known: RecordOptions | None = None
         whole: RecordOptions = {}
         for job in jobs:
@@ -291,7 +293,7 @@ class AppHandler(Handler[T, R, C]):
         if headers:
             headers |= options.get("headers") or {}
             options = {**options, "headers": headers}
-        # The caller's own policy decides before the handler's limit, which was made for another.
+        # A retry policy of the caller also decides the number of attempts, not the handler's limit.
         options = with_own_attempts(options)
         return (
             cast("JobOptions", {**self._own_options, **options}) if self._own_options else options
@@ -357,7 +359,7 @@ class AppHandler(Handler[T, R, C]):
             missed=missed,
         )
 
-    # ── what was submitted ───────────────────────────────────────────────────────────────
+    # ── submitted jobs ───────────────────────────────────────────────────────────────────
 
     def _job_at(self, backend: Backend, ref: JobRef, *, existed: bool = False) -> Job[R]:
         if self.options.record:
@@ -381,12 +383,12 @@ class AppHandler(Handler[T, R, C]):
             return error
 
     def tell_made(self, recorded: list[Recorded]) -> None:
-        """Internal: report records whose transaction has committed."""
+        """Internal: count and log records whose transaction has committed."""
         for made in recorded:
             self.backend.tell(_submitted(made, made.record.payload), self.name)
 
     def accepts(self, wanted: Sequence[NewRecord], on_conflict: OnConflict) -> Accept:
-        """Internal: what sees that records are those that are *wanted*. It raises JobDiffers."""
+        """Internal: returns a check that existing records equal *wanted*; it raises JobDiffers."""
 
         def accept(made: Sequence[Recorded]) -> None:
             for recorded, new in zip(made, wanted, strict=True):
