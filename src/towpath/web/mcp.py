@@ -1,4 +1,4 @@
-"""MCP by its official library, which nobody else imports: over HTTP in a server, and over stdio."""
+"""MCP over HTTP and over stdio; the only module that imports the official MCP library."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ _FIELDS_OF_PROBLEMS = {"type", "title", "status", "detail", "remedy", "retry"}
 
 
 class ToolAnswer(NamedTuple):
-    """What the path of a tool answered."""
+    """The HTTP response of a tool's path."""
 
     status: int
     body: bytes
 
 
 class ToolCall(NamedTuple):
-    """A call of a tool: the request for its path, and the tool that takes the answer back."""
+    """A call of a tool: the request for its path, and the tool that undoes it."""
 
     request: ToolRequest
     undo: Tool | None
 
     def undo_request(self, answer: ToolAnswer) -> ToolRequest | None:
-        """The request that takes back what *answer* gives; None if it gives nothing."""
+        """The request that undoes the call; None if *answer* gave the client nothing to undo."""
         if self.undo is None or answer.status != 200:
             return None
         content = cast("dict[str, Any]", msgspec.json.decode(answer.body))
@@ -70,13 +70,13 @@ class ToolCall(NamedTuple):
 
 
 Ask = Callable[[ToolCall, Any], Awaitable[ToolAnswer]]
-"""`(call, the MCP request's context)`: ask the path of a tool. Raises TowpathError."""
+"""`(call, context of the MCP request)`: sends the request of a tool. Raises TowpathError."""
 
 
 def server_of(
     found: Sequence[Tools], *, version: str, ask: Ask, given: Mapping[str, Any] | None = None
 ) -> Server[Any]:
-    """An MCP server with these tools. What is *given* is added to calls that have none of it."""
+    """An MCP server with these tools. Calls that lack an argument in *given* get it from there."""
     tools = {tool.name: tool for each in found for tool in each.tools}
     added = given or {}
 
@@ -123,7 +123,7 @@ def _shown(tool: Tool, given: Sequence[str]) -> Shown:
 
 
 def _result(tool: Tool, answered: ToolAnswer) -> CallToolResult:
-    """What a model is told. Texts of strangers are values of JSON, never words of ours."""
+    """The result for the model. Texts of strangers are only quoted as values in JSON."""
     if answered.status == 204:
         nothing = {"nothing": tool.nothing}
         return CallToolResult(content=[TextContent(text=tool.nothing)], structured_content=nothing)
@@ -149,11 +149,11 @@ def _refused(what: str, remedy: str) -> CallToolResult:
 
 
 class ToolsEndpoint:
-    """Tools over streamable HTTP. Each request stands for itself: any server can answer it.
+    """Tools over streamable HTTP. Requests are independent: any server can answer each of them.
 
-    A client that takes part in a handshake gets the id of a session, which is stored nowhere. It
-    only tells apart requests of several clients that share a key: `notifications/cancelled` comes
-    in a request of its own, and names the other one by a number that every client begins at 0.
+    A client that sends `initialize` gets a session id, which is stored nowhere. It only separates
+    the requests of several clients that share a key: `notifications/cancelled` comes in a request
+    of its own, and names the cancelled request by a number that every client begins at 0.
     """
 
     def __init__(self, server: Server[Any]) -> None:
@@ -165,7 +165,7 @@ class ToolsEndpoint:
 
     @classmethod
     async def started(cls, app: ASGIApp, found: Sequence[Tools], version: str) -> ToolsEndpoint:
-        """One that answers; it asks the paths of *app* itself."""
+        """Returns an endpoint that is ready to answer. It sends its requests to *app* directly."""
 
         async def ask(call: ToolCall, context: Any) -> ToolAnswer:
             outer: Request = context.request
@@ -196,9 +196,8 @@ class ToolsEndpoint:
 
     @asynccontextmanager
     async def read(self, scope: Scope, receive: Receive) -> AsyncGenerator[Receive | None]:
-        """The body of a request, read within the limits, and then what else comes of it.
-
-        None: the client disconnected. Raises Refused.
+        """Reads the body within the limits. Yields a `receive` that returns the body, and then the
+        messages that follow; None if the client disconnected. Raises Refused.
         """
         bodies: Bodies = scope["app"].state.bodies
         request = Request(scope, receive)
@@ -226,7 +225,7 @@ class ToolsEndpoint:
 
 
 class _Message(msgspec.Struct):
-    """What is read of a JSON-RPC message here; the library reads it all."""
+    """The fields of a JSON-RPC message that this module needs; the library parses it all."""
 
     id: Any = None
     method: str = ""
@@ -234,7 +233,7 @@ class _Message(msgspec.Struct):
 
     @classmethod
     def read(cls, body: bytes) -> _Message:
-        """An empty one for what is none: the library refuses it."""
+        """Parse *body*; returns an empty message if it is invalid, which the library refuses."""
         try:
             return msgspec.json.decode(body, type=cls)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -253,10 +252,10 @@ class _Message(msgspec.Struct):
 
 
 class OpenCall:
-    """One POST until its answer was sent: whether somebody still waits for the answer.
+    """One POST until its answer is sent. Notes whether the client still waits for the answer.
 
-    The client leaves by hanging up or by cancelling. What was got for its answer is taken back
-    unless the answer was sent before.
+    A client leaves by disconnecting or by cancelling. If it leaves before the answer is sent, the
+    call is undone.
     """
 
     def __init__(
@@ -286,11 +285,11 @@ class OpenCall:
                 self._start(undo())
 
     def cancel(self) -> None:
-        """The client does not want the answer any more."""
+        """Note that the client does not want the answer any more."""
         self._cancelled.set()
 
     async def receive(self) -> Message:
-        """The body; then, once the client has hung up, that."""
+        """Returns the body; then waits until the client disconnects, and returns that message."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
@@ -298,11 +297,11 @@ class OpenCall:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer; note whether the client was there for the first of it."""
+        """Send a part of the answer. Notes whether the client was there for the first part."""
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), *self._headers]
         elif not self._sent and _is_answer(message.get("body", b"")):
-            await asyncio.sleep(0)  # whoever has hung up by now is known after it
+            await asyncio.sleep(0)  # lets `_watch` see a disconnect that has already happened
             self._sent = not (self._left.is_set() or self._cancelled.is_set())
         await self._send(message)
 
@@ -311,8 +310,8 @@ class OpenCall:
         asking: Coroutine[Any, Any, ToolAnswer],
         take_back: Callable[[ToolAnswer], Coroutine[Any, Any, None]],
     ) -> ToolAnswer:
-        """What *asking* answers. Ends it if the client leaves. An answer that the client does not
-        get is given to *take_back*.
+        """Returns the result of *asking*; cancels it if the client cancels. An answer that the
+        client does not get is passed to *take_back*.
         """
         task = asyncio.ensure_future(asking)
         cancelled = asyncio.ensure_future(self._cancelled.wait())
@@ -322,7 +321,7 @@ class OpenCall:
             cancelled.cancel()
             if task.done():
                 self._answered(task, take_back)
-            else:  # it may answer nevertheless
+            else:  # it may still return an answer
                 task.add_done_callback(lambda done: self._answered(done, take_back))
                 task.cancel()
         await asyncio.wait((task,))
@@ -335,7 +334,7 @@ class OpenCall:
         done: asyncio.Future[ToolAnswer],
         take_back: Callable[[ToolAnswer], Coroutine[Any, Any, None]],
     ) -> None:
-        """Take the answer back now if nobody can get it any more; else when the call is over."""
+        """Take the answer back: now if the call is over, else when it ends without being sent."""
         if done.cancelled() or done.exception() is not None:
             return
         if self._over:
@@ -360,14 +359,14 @@ def _is_answer(part: bytes) -> bool:
 
 
 class OpenCalls:
-    """The calls that wait for an answer, by who made them."""
+    """The calls that wait for an answer, by client and request id."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[str, bytes, str], set[OpenCall]] = {}
 
     @contextmanager
     def holding(self, call: OpenCall, key: str, session: bytes, id: Any) -> Generator[None]:
-        """Know *call* by its client, a *key* and a *session*, and the *id* of its request."""
+        """Keep *call* under its client, a *key* and a *session*, and the *id* of its request."""
         name = (key, session, json.dumps(id))
         calls = self._calls.setdefault(name, set())
         calls.add(call)
@@ -379,7 +378,7 @@ class OpenCalls:
                 self._calls.pop(name, None)
 
     def cancel(self, key: str, session: bytes, id: Any) -> None:
-        """Cancel that client's call. Without a session, nobody's if several could be meant."""
+        """Cancel that client's call. Without a session, only if exactly one call fits."""
         calls = self._calls.get((key, session, json.dumps(id)), set[OpenCall]())
         if session or len(calls) == 1:
             for call in calls:
@@ -400,9 +399,9 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _asked(app: ASGIApp, request: ToolRequest, outer: Request) -> ToolAnswer:
-    """Ask a path of *app* in the name of whoever sent *outer*.
+    """Send *request* to *app* with the key of *outer*, and return the response.
 
-    Cancelled with it, unless the path has answered: then the caller takes the answer back.
+    A cancellation is ignored once the path has answered: then the caller undoes the call.
     """
     scope: Scope = {
         **within(outer.scope),
@@ -418,7 +417,7 @@ async def _asked(app: ASGIApp, request: ToolRequest, outer: Request) -> ToolAnsw
     async def receive() -> Message:
         nonlocal sent
         if sent:
-            await asyncio.get_running_loop().create_future()  # whoever leaves cancels
+            await asyncio.get_running_loop().create_future()  # until the call is cancelled
         sent = True
         return {"type": "http.request", "body": request.body, "more_body": False}
 
@@ -435,7 +434,7 @@ async def _asked(app: ASGIApp, request: ToolRequest, outer: Request) -> ToolAnsw
     except asyncio.CancelledError:
         if not answered:
             raise
-    except Exception:  # a defect: it was answered, and is told as any other
+    except Exception:  # a defect: the app has answered 500, and raises the error as well
         logging.getLogger("uvicorn.error").exception("a tool's path failed")
     return ToolAnswer(status, b"".join(parts))
 
