@@ -32,13 +32,15 @@ _WITHIN = 2.0
 
 
 class QueueReadings:
-    """Answers a scrape, from the scraper's own thread. One round trip for fifty queues."""
+    """Reads the counts of all queues for a scrape, from the scraper's thread; one round trip reads
+    fifty queues.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._loop = engine, asyncio.get_running_loop()
 
     def read(self) -> Reading:
-        """How every queue stands. Raises TowpathError, TimeoutError."""
+        """The counts of every queue. Raises TowpathError, TimeoutError."""
         asked = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
         try:
             return asked.result(_WITHIN)
@@ -64,7 +66,9 @@ class _Seen(Collector):
                 yield family
 
     def _shows(self, family: Metric, sample: Sample) -> bool:
-        """Totals of an application are about its queue, those of a sink about all queues."""
+        """Whether the key may see *sample*. Totals of an application need its queue, those of a
+        sink all queues.
+        """
         if queue := sample.labels.get("queue"):
             return self._key.covers(queue)
         if "*" in self._key.queues:
@@ -77,7 +81,7 @@ class _Seen(Collector):
 def seen_with(
     key: KeyInfo, registry: CollectorRegistry, queues: Mapping[str, str]
 ) -> CollectorRegistry:
-    """What *key* lets its holder see of *registry*: nothing about queues that it is not for.
+    """The part of *registry* that *key* may see: only queues that it covers.
 
     *queues* has the queue of each metric of an application.
     """
@@ -169,7 +173,7 @@ async def metrics(request: Request, key: CanRead) -> Response:
     """
     state = request.app.state
     seen = seen_with(key, state.metrics.registry, state.metric_queues)
-    # In a thread: the collector waits for this loop, which looks at the queues.
+    # In a thread, because the collector waits for this loop, which reads the queues.
     text, spent = await asyncio.to_thread(_generated, seen)
     state.rates.settle(account_of(request.scope), 0, spent)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
@@ -182,7 +186,7 @@ def _generated(registry: CollectorRegistry) -> tuple[bytes, float]:
 
 
 async def _elsewhere(request: Request) -> bool:
-    """Whether workers keep their records in another database; no if Redis takes long to say so."""
+    """Whether workers keep their records in another database. False if Redis takes too long."""
     elsewhere: RecordsElsewhere = request.app.state.elsewhere
     with suppress(TimeoutError):
         async with asyncio.timeout(_WITHIN):
@@ -191,6 +195,6 @@ async def _elsewhere(request: Request) -> bool:
 
 
 async def _is_fit(engine: Engine) -> None:
-    """See that the store takes a write and evicts no jobs. Raises ServerError."""
+    """Check that Redis accepts writes and evicts no jobs. Raises ServerError."""
     await engine.try_write()
     await engine.check()

@@ -41,14 +41,14 @@ from towpath.web.parts import Named, Repeatable, TheEngine, TheJobs, readable
 from towpath.web.problems import documented
 
 KEEP = hours(1)
-"""How long jobs that came over HTTP can be looked at, where their queue keeps nothing."""
+"""How long ended jobs that came over HTTP are kept if their queue keeps none."""
 
 router = APIRouter(prefix="/api/v1/queues/{queue}/jobs", tags=["jobs"], route_class=BodyRoute)
 
 Jobs = Annotated[list[ListedJobIn], Field(max_length=LARGEST_BATCH, min_length=1)]
 JobOrJobs = Annotated[
     Annotated[JobIn, Tag("job")] | Annotated[Jobs, Tag("list")],
-    # Of what does not fit, only what it was meant for is said.
+    # Report validation errors for the matching variant only.
     Discriminator(lambda body: "list" if isinstance(body, list) else "job"),
 ]
 Listed = Annotated[State, Query(description="The state of the jobs to list.")]
@@ -87,7 +87,7 @@ async def submit(
     if named is not None:
         [answer] = await _submit_all(engine, queue, [body], key, named)
     else:
-        # Alone and without a name it may share its round trip with others.
+        # One job without an idempotency key can share its round trip with other submits.
         options = await _options(engine, queue, body, key)
         answer = await engine.submit(queue, body.data(), **options)
     submitted = _taken(answer)
@@ -187,13 +187,13 @@ async def cancel(queue: Queue, id: Id, jobs: TheJobs, key: CanSubmit) -> CancelO
 
 
 def job_out(job: JobInfo, request: Request, key: KeyInfo) -> JobOut:
-    """*job* as far as *key* may read it."""
+    """*job*, without the content that *key* may not read."""
     shown = readable(request, key, job)
     return JobOut.of(shown, content_hidden=shown is not job)
 
 
 def page_out(page: Page, request: Request, key: KeyInfo) -> PageOut:
-    """A page of jobs as far as *key* may read them."""
+    """A page of jobs, without the content that *key* may not read."""
     return PageOut(jobs=[job_out(job, request, key) for job in page.jobs], after=page.after)
 
 
@@ -208,7 +208,7 @@ async def _submit_all(
     key: KeyInfo,
     named: Repeatable | None,
 ) -> list[Submitted | TowpathError]:
-    """The jobs' answers, in order; those that can't be right are not sent."""
+    """The answers for *jobs*, in order. Invalid jobs are not sent, and get their error."""
     made = [
         await _new(engine, queue, job, key, id=named.job_id(place) if named else None)
         for place, job in enumerate(jobs)
@@ -247,7 +247,7 @@ async def _options(engine: Engine, queue: str, job: JobIn, key: KeyInfo) -> JobO
 
 
 def _taken(answer: Submitted | TowpathError) -> Submitted:
-    """The job that exists now. Raises why not."""
+    """The submitted job. Raises its error if it was refused."""
     if isinstance(answer, TowpathError):
         raise answer
     return answer.checked()

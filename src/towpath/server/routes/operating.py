@@ -91,7 +91,7 @@ async def doctor(request: Request, engine: TheEngine, key: CanRead) -> FindingsO
 
 
 async def _durability(engine: Engine) -> str | None:
-    """The class that the store has now; None if it does not tell, or may evict jobs."""
+    """The durability of Redis now; None if it does not report it, or may evict jobs."""
     try:
         return str((await engine.current_facts()).durability)
     except ServerError:

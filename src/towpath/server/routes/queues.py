@@ -146,7 +146,7 @@ class MatchIn(Body):
             states=tuple(dict.fromkeys(states)),
             handler=self.handler,
             lane=self.lane,
-            # A time without a zone is one of UTC.
+            # A time without a time zone means UTC.
             submitted_before=before
             if before is None or before.tzinfo
             else before.replace(tzinfo=UTC),
@@ -360,7 +360,7 @@ async def retry_many(
 
 
 async def _chosen(jobs: AllJobs, queue: str, body: RetryIn) -> AsyncGenerator[list[JobRef]]:
-    """The jobs that *body* names, some at a time."""
+    """Yields the dead jobs that *body* selects, some at a time."""
     if body.ids is not None:
         refs = [job_ref(queue, id) for id in body.ids]
         for start in range(0, len(refs), 100):
@@ -475,7 +475,7 @@ async def delete_many(
 
 
 async def _done(change: Awaitable[object]) -> bool:
-    """Whether it was done: somebody may have retried or deleted the job meanwhile."""
+    """Await *change*. Returns False if the job was retried or deleted meanwhile."""
     try:
         await change
     except JobHasRecord:
