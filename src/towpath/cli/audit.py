@@ -64,7 +64,7 @@ async def audit(
 
 
 def described(entry: AuditEntry) -> dict[str, Any]:
-    """An entry for programs."""
+    """An entry as JSON."""
     return {
         "seq": entry.seq,
         "at": entry.at,

@@ -210,7 +210,7 @@ def _named(jobs: list[str] | None) -> list[str]:
 
 
 def _queues(words: list[str] | None, queue: str | None, group: str | None) -> list[str]:
-    """The queues that were named; none = every one. A group is one queue's."""
+    """The named queues; empty = all. Raises InvalidOption for a group without its queue."""
     found = [*(words or []), *([queue] if queue else [])]
     if group and len(found) != 1:
         raise InvalidOption("group", group, rule="name the queue that the group belongs to")
@@ -227,7 +227,7 @@ async def _sweep(
     do: Callable[[JobRef], Awaitable[object]],
     group: str | None,
 ) -> None:
-    """Do it to every job that is dead now; those that somebody else saw to are passed over."""
+    """Call *do* for every job that is dead now; skips jobs that are no longer dead."""
     from towpath.errors import JobError, JobHasRecord  # noqa: PLC0415 -- a help text needs none
 
     out = session.out
@@ -263,7 +263,9 @@ async def _total(engine: Engine, queue: str, group: str | None) -> int:
 async def _dead(
     every: AllJobs, queue: str, total: int, group: str | None
 ) -> AsyncIterator[list[JobInfo]]:
-    """The *total* oldest dead jobs. One that dies again meanwhile comes later, so this ends."""
+    """Yields the *total* oldest dead jobs. A job that dies again meanwhile is a newer one, so this
+    ends.
+    """
     from towpath.engine.states import State  # noqa: PLC0415 -- slow to import
 
     cursor = None

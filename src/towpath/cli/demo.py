@@ -1,4 +1,4 @@
-"""`towpath demo`: all five applications under load, with crashes, and a count of what was kept."""
+"""`towpath demo`: runs all five applications under load, with crashes, and counts the results."""
 
 from __future__ import annotations
 

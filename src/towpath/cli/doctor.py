@@ -1,4 +1,4 @@
-"""`towpath doctor`: whether the server is fit for work, and what to do where it is not."""
+"""`towpath doctor`: checks Redis, queues, the database and applications, and says what to fix."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _tell(session: Session, finding: Finding) -> None:
 
 
 async def of_ledger(session: Session, engine: Engine) -> list[Finding]:
-    """Whether the database of the settings is the one that workers keep their records in."""
+    """Findings about the database: whether workers keep their records in another one."""
     from towpath.engine.living import find_records_elsewhere  # noqa: PLC0415 -- slow to import
 
     workers = await engine.workers.list()
@@ -96,11 +96,11 @@ async def of_ledger(session: Session, engine: Engine) -> list[Finding]:
 
 
 async def of_old_keys(session: Session) -> list[Finding]:
-    """What keys of releases without owners no longer allow; nothing where there are no keys."""
+    """Findings about keys of releases without owners; none if no database can be opened."""
     from towpath.apps.application import applications, raw_queues  # noqa: PLC0415 -- slow to import
     from towpath.ledger.keys.findings import of_keys  # noqa: PLC0415 -- the same
 
-    with suppress(TowpathError):  # other findings name a database or an application that is wrong
+    with suppress(TowpathError):  # other findings report the database or the application
         async with open_ledger(session, None) as ledger:
             old = await ledger.keys.list_without_owner()
         return of_keys(old, raw_queues(applications(session.settings.applications)))
@@ -113,7 +113,7 @@ _PROBED_WITHIN = 2.0
 
 
 async def of_applications(session: Session, engine: Engine) -> list[Finding]:
-    """Which applications there are, and what the probes of those that have one say."""
+    """Findings about applications: their names, and the results of their probes."""
     from towpath.apps.application import ApplicationInvalid, applications, tables_of  # noqa: PLC0415 -- slow to import
 
     check, settings = "applications", session.settings
@@ -140,7 +140,7 @@ async def of_applications(session: Session, engine: Engine) -> list[Finding]:
 
 
 async def _probed(application: Application, **given: Any) -> Finding | None:
-    """What an application's probe finds wrong."""
+    """The finding if an application's probe fails; None if it succeeds."""
     from towpath.apps.application import Host  # noqa: PLC0415 -- slow to import
     from towpath.telemetry.logs import Silent  # noqa: PLC0415 -- the same
     from towpath.telemetry.metrics import Metrics  # noqa: PLC0415 -- the same

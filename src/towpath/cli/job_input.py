@@ -39,7 +39,7 @@ from towpath.telemetry.logs import Silent
 
 
 class Taking:
-    """Jobs with the same options on their way into one queue."""
+    """Submits jobs with the same options to one queue, and prints the answers."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class Taking:
     # ── one job ──────────────────────────────────────────────────────────────────────────
 
     async def one(self, source: str, wait: Duration | None) -> None:
-        """Submit one job; with *wait*, stay until it has ended."""
+        """Submit one job; with *wait*, wait until it has ended."""
         payload = payload_of(source, raw=self._raw)
         options = self._options
         if self._id is not None:
             options["id"] = self._id
         if wait is not None:
-            # A job that leaves nothing behind could not be told from one that never was.
+            # Without `keep`, an ended job could not be distinguished from one that never existed.
             options.setdefault("keep", max(wait, minutes(1)))
         async with self._session.jobs() as (engine, jobs):
             if self._replaces:
@@ -84,7 +84,7 @@ class Taking:
                 self._tell(taken)
 
     async def one_record(self, source: str, wait: Duration | None) -> None:
-        """The same with a record in the database; with *wait*, the row tells the end."""
+        """Submit one job with a record; with *wait*, wait until the record has ended."""
         from towpath.app.backend import Backend  # noqa: PLC0415 -- only for records
         from towpath.app.job import RecordJob  # noqa: PLC0415 -- the same
         from towpath.app.jobs import state_of  # noqa: PLC0415 -- the same
@@ -144,9 +144,10 @@ class Taking:
     # ── many ─────────────────────────────────────────────────────────────────────────────
 
     async def every_line(self, source: str) -> None:
-        """Submit one job per line, in steps of a full batch; empty lines are passed over.
+        """Submit one job per line, in batches; skips empty lines.
 
-        The first line that can't be taken ends it, and is named; how far it came is told.
+        Stops at the first line that is refused, and prints its number and the jobs submitted
+        before.
         """
         out = self._session.out
         with _opened(source) as stream:
@@ -167,7 +168,7 @@ class Taking:
         return f"{self._taken} submitted to {self._queue}, {self._existed} of them existed"
 
     async def _take(self, engine: Engine, batch: list[tuple[int, bytes]]) -> None:
-        """Submit a batch. A line that is wrong keeps the whole batch back."""
+        """Submit a batch. If a line is invalid, no job of the batch is submitted."""
         jobs = [
             new_job(self._line(number, line), **self._for_line(number)) for number, line in batch
         ]
@@ -201,7 +202,7 @@ class Taking:
         return {**self._options, "id": f"{self._id}.{number}"}
 
 
-# ── what is said about a job ─────────────────────────────────────────────────────────────
+# ── options of jobs ──────────────────────────────────────────────────────────────────────
 
 _METAVARS: dict[type, str] = {
     Span: "TIME", Moment: "INSTANT", Policy: "POLICY", Pairs: "NAME=VALUE", Text: "TEXT"
@@ -209,7 +210,7 @@ _METAVARS: dict[type, str] = {
 
 
 def field_parameters() -> list[inspect.Parameter]:
-    """An option for each field of a job, as typer reads them."""
+    """Parameters for typer: an option for each field of a job."""
     return [_option(name, field) for name, field in FIELDS.items()]
 
 
@@ -230,7 +231,7 @@ def _option(name: str, field: JobField) -> inspect.Parameter:
 
 
 def options_in(said: Mapping[str, Any]) -> JobOptions:
-    """What the options of the command say about its jobs. Raises InvalidOption."""
+    """The job options in the options of the command. Raises InvalidOption."""
     given = {name: text for name, text in said.items() if text not in (None, [], ())}
     read = {name: _read(name, text) for name, text in given.items()}
     return with_own_attempts(cast("JobOptions", read))
@@ -253,7 +254,7 @@ def _read(name: str, text: Any) -> Any:
             return text
 
 
-# ── where payloads come from ─────────────────────────────────────────────────────────────
+# ── payloads ─────────────────────────────────────────────────────────────────────────────
 
 
 def payload_of(source: str, *, raw: bool) -> bytes:
@@ -262,7 +263,7 @@ def payload_of(source: str, *, raw: bool) -> bytes:
 
 
 def _checked(payload: bytes, what: str, *, raw: bool) -> bytes:
-    """*payload*, if it is JSON or need not be: a handler could not read anything else."""
+    """Returns *payload*. Raises InvalidOption unless it is JSON, which handlers read, or *raw*."""
     if not raw:
         try:
             msgspec.json.decode(payload)
@@ -296,7 +297,7 @@ def _opened(source: str) -> Generator[BinaryIO]:
 
 
 def _size(stream: BinaryIO) -> int | None:
-    """The bytes of a file; None for a stream without end."""
+    """The number of remaining bytes; None for a stream that can't seek."""
     if not stream.seekable():
         return None
     here = stream.tell()
@@ -306,7 +307,7 @@ def _size(stream: BinaryIO) -> int | None:
 
 
 def _batches(stream: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
-    """The lines that are not empty, each with its number, in portions of a full step."""
+    """Yields batches of non-empty lines, each with its number."""
     lines = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
     while batch := list(islice(lines, LARGEST_BATCH)):
         yield batch

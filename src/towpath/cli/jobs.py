@@ -233,7 +233,7 @@ async def _each(
     *,
     asks_to_stop: bool = False,
 ) -> None:
-    """Do it to one job after the other and print each one's new state, or why it is refused.
+    """Call *do* for one job after the other, and print each job's new state or its error.
 
     With *asks_to_stop*, a job that is leased afterwards was asked to stop.
     """
@@ -278,7 +278,7 @@ async def explain(session: Session, *, job: JobArgument, queue: QueueOption = No
 
 
 _IN_LINE = ("behind_lane", "behind_others", "all_busy", "next")
-"""Why a job waits that will run when it is its turn: only then a place says something."""
+"""Reasons of jobs that run when it is their turn: only for these, a position is useful."""
 
 
 def register(app: typer.Typer) -> None:

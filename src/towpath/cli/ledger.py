@@ -1,4 +1,4 @@
-"""`towpath ledger`: see that Redis and the database agree; `towpath migrate`: the schema."""
+"""`towpath ledger`: reconciles Redis and the database; `towpath migrate`: updates the schema."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def reconcile(session: Session, *, database: DatabaseOption = None) -> Non
         COLUMNS, rows, lambda row: list(row.values()), dict, none="no records are open"
     )
     for outcome in found.values():
-        if isinstance(outcome, TowpathError):  # the others are done
+        if isinstance(outcome, TowpathError):  # the other queues were reconciled
             raise outcome
 
 

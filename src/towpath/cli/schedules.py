@@ -234,7 +234,7 @@ async def preview(
 
 
 def _asked(cron: str | None, every: str | None, tz: str | None, anchor: str | None) -> Schedule:
-    """The schedule that the options say. Raises InvalidOption."""
+    """The schedule in the options. Raises InvalidOption."""
     from towpath.clock import ZERO  # noqa: PLC0415 -- slow to import
     from towpath.clock import instant as at_ms  # noqa: PLC0415
     from towpath.engine.schedule import Cron, Every  # noqa: PLC0415

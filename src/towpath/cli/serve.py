@@ -1,4 +1,4 @@
-"""`towpath serve` and `towpath up`: the HTTP server, beside your servers or with its own."""
+"""`towpath serve` and `towpath up`: the HTTP server, on your Redis and database or on its own."""
 
 from __future__ import annotations
 

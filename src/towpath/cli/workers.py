@@ -1,4 +1,4 @@
-"""`towpath workers`: who is alive, on which host, and what they run."""
+"""`towpath workers`: the live workers, with their hosts and jobs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 COLUMNS = ("WORKER", "HOST", ">PID", "SINCE", ">SLOTS", ">RUNNING", "QUEUES", "RUNS")
 BLOCKED = "BLOCKED"
-"""A further column, if the event loop of a worker is blocked."""
+"""Another column, shown if the event loop of a worker is blocked."""
 _NAMED = 3
-"""Queues and jobs that a line names; the rest is counted."""
+"""Maximum number of queues and jobs that a row names; the rest is counted."""
 
 
 async def workers(session: Session) -> None:
