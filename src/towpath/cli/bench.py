@@ -131,7 +131,7 @@ class _Timer:
         self.stop(jobs)
 
     def measure(self, step: str) -> Measure:
-        """What was added up since the last one."""
+        """The measurement of the times since the last call."""
         calls, jobs = sorted(self._calls), self._jobs
         self._calls, self._jobs = [], 0
         total = sum(calls)

@@ -88,7 +88,7 @@ class Nouns(TyperGroup):
 
 
 VERBS = {name: (line, verb) for line in BUILT_IN.values() for name, verb in line.verbs.items()}
-"""The applications' commands beside their nouns."""
+"""The applications' commands that are not below their nouns."""
 
 
 class Noun(TyperGroup):

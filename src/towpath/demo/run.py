@@ -152,7 +152,7 @@ class Demo:
         except TimeoutError as error:
             raise DemoFailed(f"the work was not finished within {self._within:g} s") from error
 
-    # ── what is told ─────────────────────────────────────────────────────────────────────
+    # ── messages ─────────────────────────────────────────────────────────────────────────
 
     def _say(self, text: str) -> None:
         self._told(f"{steady() - self._began:5.1f} s  {text}")

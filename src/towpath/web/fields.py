@@ -49,7 +49,7 @@ Token = Annotated[
 
 
 class Body(BaseModel):
-    """A request's body: what it does not know, it refuses."""
+    """A request's body. Refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
