@@ -174,7 +174,7 @@ class Towpath(Handlers):
         if handler.options.record and not self._backend.keeps_records:
             if self._is_named:
                 raise LedgerMissing
-            self._backend.find_ledger(self._database)
+            self._backend.find_ledger(self._find_database)
         super()._require_new(handler)
 
     def remove(self, handler: AppHandler[Any, Any, Any]) -> None:
@@ -247,7 +247,7 @@ class Towpath(Handlers):
     def url(self) -> str:
         """The address of Redis, as given or from the settings. Raises InvalidOption."""
         if not self._url:
-            settings = self._loaded()
+            settings = self._load_settings()
             self._url, self._declared = settings.server, self._declared or settings.declared
             self._submit_timeout = self._submit_timeout or settings.submit_timeout
         return self._url
@@ -262,15 +262,15 @@ class Towpath(Handlers):
         """
         self._settings, self._runs_in_worker = settings, True
 
-    def _loaded(self) -> Settings:
+    def _load_settings(self) -> Settings:
         if self._settings is None:
             from towpath.settings import load_core  # noqa: PLC0415 -- only where no URL is given
 
             self._settings = load_core()
         return self._settings
 
-    def _database(self) -> str:
-        if (found := self._loaded().database) is None:
+    def _find_database(self) -> str:
+        if (found := self._load_settings().database) is None:
             raise LedgerMissing
         return found
 

@@ -93,7 +93,7 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
         returns a `Step`. Bytes that are not JSON are returned as they are. Raises JobNotFound, and
         PayloadInvalid if the note is not of that kind.
         """
-        return _noted((await self.info()).progress, kind)
+        return _decode_note((await self.info()).progress, kind)
 
     async def cancel(self) -> State:
         """Cancel the job. Returns CANCELLED, or LEASED while its worker is asked to stop.
@@ -188,7 +188,7 @@ class BlockingJob(Generic[R]):
     def progress(self, kind: type[P]) -> P | None: ...
     def progress(self, kind: Any = Any) -> Any:
         """Like `Job.progress`."""
-        return _noted(self.info().progress, kind)
+        return _decode_note(self.info().progress, kind)
 
     def cancel(self) -> State:
         """Like `Job.cancel`."""
@@ -319,12 +319,12 @@ class RecordJob(Job[R], frozen=True):
             if record is self._pending:
                 await asyncio.sleep(min(left, _LOOK_EVERY))
             else:
-                await self._until_moved(JobRef(record.queue, record.job), min(left, 1.0))
+                await self._wait_for_change(JobRef(record.queue, record.job), min(left, 1.0))
         if record.state == "completed":
             return self._value(record.result)
         raise JobUnfinished(self.ref, record.state, record.last_error)
 
-    async def _until_moved(self, ref: JobRef, wait: float) -> None:
+    async def _wait_for_change(self, ref: JobRef, wait: float) -> None:
         """Wait until Redis reports the end of the job. If Redis does not know the job or does not
         answer, wait for the poll interval.
         """
@@ -336,7 +336,7 @@ class RecordJob(Job[R], frozen=True):
             await asyncio.sleep(min(wait, _LOOK_EVERY))
 
 
-def _noted(note: bytes | None, kind: Any) -> Any:
+def _decode_note(note: bytes | None, kind: Any) -> Any:
     """A progress note as it was given to `ctx.progress`."""
     if note is None:
         return None

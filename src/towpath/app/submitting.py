@@ -220,16 +220,16 @@ class AppHandler(Handler[T, R, C]):
                 return self.record_jobs(backend, made)
             if self.options.record:
                 wanted = self.new_records(submission)
-                return submission.answer(await self._record(backend, wanted, on_conflict))
+                return submission.answer(await self._submit_records(backend, wanted, on_conflict))
             answers = await backend.engine.submit_many(
                 self.queue,
-                [new_job(payload, **options) for payload, options in self._encoded(jobs)],
+                [new_job(payload, **options) for payload, options in self._encode_jobs(jobs)],
                 durability=submission.durability,
             )
-        done = [self._answered(backend, answer, on_conflict) for answer in answers]
+        done = [self._job_or_error(backend, answer, on_conflict) for answer in answers]
         return submission.answer(done)
 
-    async def _record(
+    async def _submit_records(
         self, backend: Backend, wanted: Sequence[NewRecord], on_conflict: OnConflict
     ) -> list[Job[R] | TowpathError]:
         records = (await backend.open_ledger()).jobs
@@ -237,7 +237,7 @@ class AppHandler(Handler[T, R, C]):
         async def one(new: NewRecord) -> Job[R] | TowpathError:
             try:
                 made = await records.submit_new(new)
-                submitted = _submitted(made, new.job.payload).checked(on_conflict)
+                submitted = _as_submitted(made, new.job.payload).checked(on_conflict)
             except TowpathError as error:
                 return error
             backend.tell(submitted, self.name)
@@ -266,10 +266,10 @@ class AppHandler(Handler[T, R, C]):
             raise InvalidOption("durability", submission.durability, rule=rule)
         from towpath.ledger.records.record import new_record  # noqa: PLC0415 -- needs libraries of an extra
 
-        encoded = self._encoded(submission.jobs)
+        encoded = self._encode_jobs(submission.jobs)
         return [new_record(self.queue, payload, **said) for payload, said in encoded]
 
-    def _encoded(self, jobs: Sequence[Draft[T, R]]) -> Iterator[tuple[bytes, RecordOptions]]:
+    def _encode_jobs(self, jobs: Sequence[Draft[T, R]]) -> Iterator[tuple[bytes, RecordOptions]]:
         """Yields each job's payload and complete options. Jobs that share one options dict have it
         completed once.
         """
@@ -370,7 +370,7 @@ class AppHandler(Handler[T, R, C]):
         backend.tell(submitted, self.name)
         return Job(submitted.job, backend, self.result, submitted.existed)
 
-    def _answered(
+    def _job_or_error(
         self, backend: Backend, answer: Submitted | TowpathError, on_conflict: OnConflict
     ) -> Job[R] | TowpathError:
         try:
@@ -385,14 +385,14 @@ class AppHandler(Handler[T, R, C]):
     def tell_made(self, recorded: list[Recorded]) -> None:
         """Internal: count and log records whose transaction has committed."""
         for made in recorded:
-            self.backend.tell(_submitted(made, made.record.payload), self.name)
+            self.backend.tell(_as_submitted(made, made.record.payload), self.name)
 
     def accepts(self, wanted: Sequence[NewRecord], on_conflict: OnConflict) -> Accept:
         """Internal: returns a check that existing records equal *wanted*; it raises JobDiffers."""
 
         def accept(made: Sequence[Recorded]) -> None:
             for recorded, new in zip(made, wanted, strict=True):
-                _submitted(recorded, new.job.payload).checked(on_conflict)
+                _as_submitted(recorded, new.job.payload).checked(on_conflict)
 
         return accept
 
@@ -410,7 +410,7 @@ class AppHandler(Handler[T, R, C]):
         return RecordJob(ref, backend, self.result, made.existed, uncommitted)
 
 
-def _submitted(made: Recorded, data: bytes) -> Submitted:
+def _as_submitted(made: Recorded, data: bytes) -> Submitted:
     record = made.record
     same = record.payload == data if made.existed else None
     ref = JobRef(record.queue, record.id)
