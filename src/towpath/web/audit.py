@@ -84,7 +84,7 @@ def audited(
             given = inspect.signature(endpoint).bind(*args, **values).arguments
             await request.begin(endpoint.__name__, _changes(rule.fields, given, request.scope))
             made = await endpoint(*args, **values)
-            request.add(_found(rule.answer, made))
+            request.add(_answer_fields(rule.answer, made))
             return made
 
         setattr(write_then_call, _RULE, rule)
@@ -254,7 +254,7 @@ def _hide_in_segment(segment: str) -> str:
 def _target(scope: Scope) -> dict[str, Any]:
     """The names in the path: a queue, a job, a key, …"""
     named: dict[str, Any] = scope.get("path_params") or {}
-    return {name: _shown(_plain(value)) for name, value in named.items()}
+    return {name: _loggable(_plain(value)) for name, value in named.items()}
 
 
 def _plain(value: object) -> object:
@@ -276,24 +276,24 @@ def _changes(fields: tuple[str, ...], given: Mapping[str, Any], scope: Scope) ->
             found["count"] = len(cast("list[Any]", value))
     for name in set(fields).intersection(asked) - found.keys():
         found[name] = given.get(name, asked[name][0])
-    return _bounded({name: found[name] for name in (*fields, "count") if name in found})
+    return _limit_size({name: found[name] for name in (*fields, "count") if name in found})
 
 
-def _found(fields: tuple[str, ...], made: object) -> dict[str, Any]:
+def _answer_fields(fields: tuple[str, ...], made: object) -> dict[str, Any]:
     """The *fields* that an answer has."""
-    return _bounded({name: getattr(made, name) for name in fields if hasattr(made, name)})
+    return _limit_size({name: getattr(made, name) for name in fields if hasattr(made, name)})
 
 
-def _bounded(found: Mapping[str, Any]) -> dict[str, Any]:
+def _limit_size(found: Mapping[str, Any]) -> dict[str, Any]:
     left, bounded = _LONGEST_CHANGE, dict[str, Any]()
     for name, value in found.items():
-        shown = _shown(value)
+        shown = _loggable(value)
         left -= len(name) + len(msgspec.json.encode(shown))
         bounded[name] = shown if left >= 0 else "…"
     return bounded
 
 
-def _shown(value: object) -> Any:
+def _loggable(value: object) -> Any:
     """*value* as far as it may be written."""
     match value:
         case str():
@@ -307,10 +307,10 @@ def _shown(value: object) -> Any:
         case list() | tuple():
             all = cast("list[object]", value)
             more = len(all) - _LONGEST_LIST
-            shown = [_shown(each) for each in all[:_LONGEST_LIST]]
+            shown = [_loggable(each) for each in all[:_LONGEST_LIST]]
             return shown if more <= 0 else [*shown, f"… {more} more"]
         case dict():
             pairs = cast("dict[str, object]", value)
-            return {name: _shown(pairs[name]) for name in list(pairs)[:_LONGEST_LIST]}
+            return {name: _loggable(pairs[name]) for name in list(pairs)[:_LONGEST_LIST]}
         case _:
             return f"<{type(value).__name__}>"

@@ -118,7 +118,7 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if _KEY in scope:  # made from another request (`within`), whose key was checked
             keep_as_sent(scope)
-            await self._measured(account_of(scope), 0, self._answer(scope, receive, send))
+            await self._answer_measured(account_of(scope), 0, self._answer(scope, receive, send))
             return
         try:
             admitted = await self._admit(scope)
@@ -132,7 +132,7 @@ class Door:
         request = self._requests.enter(scope, account, self._credential(scope))
         keep_as_sent(scope)
         try:
-            await self._measured(account, expected, self._answer(scope, receive, send))
+            await self._answer_measured(account, expected, self._answer(scope, receive, send))
         finally:
             request.close()
 
@@ -145,7 +145,7 @@ class Door:
         _require_once(scope)
         if self._requests.is_reserved(scope) and scope["path"] not in HEALTH:
             await self._require_admin(scope)
-        key = await (self._find_login(scope) if self._is_open(scope) else self._checked(scope))
+        key = await (self._find_login(scope) if self._is_open(scope) else self._require_key(scope))
         if key is None:
             return None
         scope[_KEY] = key
@@ -161,7 +161,7 @@ class Door:
             or (scope["path"] in self._signed and scope["method"] == "POST")
         )
 
-    async def _measured(
+    async def _answer_measured(
         self, account: Account, expected: float, answering: Awaitable[None]
     ) -> None:
         """Answer a request, and charge its processor time to the account."""
@@ -200,7 +200,7 @@ class Door:
             return self._unknown(scope)
         return of_error(error)
 
-    async def _checked(self, scope: Scope) -> KeyInfo:
+    async def _require_key(self, scope: Scope) -> KeyInfo:
         """The key of the request. Raises Refused: 401 without a valid key, 403, or 429 after too
         many wrong keys.
         """
@@ -229,7 +229,7 @@ class Door:
         address = address_of(scope)
         if is_new := not self._has_seen(secret, cookie):
             self._guesses.take(address)
-        key = await self._check(scope, secret) if secret else await self._visiting(scope)
+        key = await self._check(scope, secret) if secret else await self._find_session_key(scope)
         if key is not None and is_new:
             self._guesses.give_back(address)
         return key
@@ -252,13 +252,13 @@ class Door:
     async def _require_admin(self, scope: Scope) -> None:
         """Raises Refused (503) unless the request has an admin's key."""
         try:
-            key = await self._checked(scope)
+            key = await self._require_key(scope)
         except Refused as error:
             raise no_connections() from error
         if not key.may(KeyScope.ADMIN):
             raise no_connections()
 
-    async def _visiting(self, scope: Scope) -> KeyInfo | None:
+    async def _find_session_key(self, scope: Scope) -> KeyInfo | None:
         """The key of the request's login session. Raises Refused (403) for a request of another
         site.
         """

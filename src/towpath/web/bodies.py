@@ -224,7 +224,7 @@ class Bodies:
                 raise Refused(400, "nested_too_deep", detail, remedy=remedy)
             # At most half a share: one request alone always fits, however many values it has.
             self._room.take(mine, min(_decoded_size(body), self._share // 2))
-            request._json = _decoded(body)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- parsed once: Starlette has no other place for it
+            request._json = _decode_json(body)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- parsed once: Starlette has no other place for it
         request._body = body  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- as above
         return True
 
@@ -426,7 +426,7 @@ def _decoded_size(body: bytes) -> int:
     return 56 * (body.count(b"[") + body.count(b"{")) + 32 * body.count(b",")
 
 
-def _decoded(body: bytes) -> Any:
+def _decode_json(body: bytes) -> Any:
     """The values of *body*. Raises Refused (400) for invalid JSON."""
     # The garbage collector would traverse the growing result again and again: a body of many small
     # lists would take five times as long.

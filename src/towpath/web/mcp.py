@@ -86,14 +86,16 @@ def server_of(
     async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
         tool = tools.get(params.name)
         if tool is None:
-            return _refused(f"there is no tool {params.name!r}", f"Use one of {', '.join(tools)}.")
+            return _error_result(
+                f"there is no tool {params.name!r}", f"Use one of {', '.join(tools)}."
+            )
         own = {name: value for name, value in added.items() if name in tool.arguments.model_fields}
         try:
             request = tool.request({**own, **(params.arguments or {})})
             undo = tools[tool.undo] if tool.undo else None
             return _result(tool, await ask(ToolCall(request, undo), context))
         except TowpathError as error:
-            return _refused(f"{error.code}: {error}", error.remedy)
+            return _error_result(f"{error.code}: {error}", error.remedy)
 
     return Server(
         NAME,
@@ -130,7 +132,9 @@ def _result(tool: Tool, answered: ToolAnswer) -> CallToolResult:
     try:
         content: Any = msgspec.json.decode(answered.body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return _refused(f"the server answered {answered.status} without JSON", "Try again later.")
+        return _error_result(
+            f"the server answered {answered.status} without JSON", "Try again later."
+        )
     if answered.status < 300:
         text = json.dumps(content, ensure_ascii=False)
         return CallToolResult(content=[TextContent(text=text)], structured_content=content)
@@ -138,10 +142,10 @@ def _result(tool: Tool, answered: ToolAnswer) -> CallToolResult:
     code = str(problem.get("type", "")).rpartition("/")[2] or str(answered.status)
     more = {name: value for name, value in problem.items() if name not in _FIELDS_OF_PROBLEMS}
     told = f"{code}: {problem.get('detail', 'refused')}" + (f" {json.dumps(more)}" if more else "")
-    return _refused(told, str(problem.get("remedy") or "Try again later."))
+    return _error_result(told, str(problem.get("remedy") or "Try again later."))
 
 
-def _refused(what: str, remedy: str) -> CallToolResult:
+def _error_result(what: str, remedy: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=f"{what}\nDo: {remedy}")], is_error=True)
 
 
@@ -172,10 +176,10 @@ class ToolsEndpoint:
 
             async def take_back(answer: ToolAnswer) -> None:
                 if (undo := call.undo_request(answer)) is not None:
-                    await _asked(app, undo, outer)
+                    await _send_request(app, undo, outer)
 
             open_call: OpenCall = outer.scope[_CALL]
-            return await open_call.run(_asked(app, call.request, outer), take_back)
+            return await open_call.run(_send_request(app, call.request, outer), take_back)
 
         endpoint = cls(server_of(found, version=version, ask=ask))
         endpoint._running.start()
@@ -203,7 +207,7 @@ class ToolsEndpoint:
         request = Request(scope, receive)
         with bodies.holding(request) as mine:
             came = await bodies.read(request, mine)
-            yield _replayed(await request.body(), receive) if came else None
+            yield _replay_body(await request.body(), receive) if came else None
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._manager is None:
@@ -320,16 +324,16 @@ class OpenCall:
         finally:
             cancelled.cancel()
             if task.done():
-                self._answered(task, take_back)
+                self._plan_take_back(task, take_back)
             else:  # it may still return an answer
-                task.add_done_callback(lambda done: self._answered(done, take_back))
+                task.add_done_callback(lambda done: self._plan_take_back(done, take_back))
                 task.cancel()
         await asyncio.wait((task,))
         if task.cancelled():
             raise MCPError(REQUEST_CANCELLED, "the client cancelled the request")
         return task.result()
 
-    def _answered(
+    def _plan_take_back(
         self,
         done: asyncio.Future[ToolAnswer],
         take_back: Callable[[ToolAnswer], Coroutine[Any, Any, None]],
@@ -385,7 +389,7 @@ class OpenCalls:
                 call.cancel()
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     read = False
 
     async def again() -> Message:
@@ -398,7 +402,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def _asked(app: ASGIApp, request: ToolRequest, outer: Request) -> ToolAnswer:
+async def _send_request(app: ASGIApp, request: ToolRequest, outer: Request) -> ToolAnswer:
     """Send *request* to *app* with the key of *outer*, and return the response.
 
     A cancellation is ignored once the path has answered: then the caller undoes the call.

@@ -147,7 +147,7 @@ def router_of(listening: Sequence[Listening], deliveries: Deliveries) -> APIRout
             status_code=202,
             response_model=answers if len(here) == 1 else answers | dict[str, answers],
             responses=documented(404),
-            openapi_extra=_described([each.listener for each in here]),
+            openapi_extra=_openapi_extra([each.listener for each in here]),
         )
     return router
 
@@ -193,7 +193,7 @@ class _Webhook:
                 failed.append(error)
         if failed:
             raise failed[0]
-        return Response(self._told(answers), 202, media_type="application/json")
+        return Response(self._combine_answers(answers), 202, media_type="application/json")
 
     def _read(self, headers: Mapping[str, str], body: bytes) -> list[tuple[Listening, Any]]:
         """The parsed delivery, or the error, of each listener whose secrets fit. Raises
@@ -212,7 +212,7 @@ class _Webhook:
             raise refused[0]
         return found
 
-    def _told(self, answers: Mapping[str, Answer]) -> bytes:
+    def _combine_answers(self, answers: Mapping[str, Answer]) -> bytes:
         """The body of the response: the answer of the only application that listens, or all answers
         by application. An application without secrets does not listen.
         """
@@ -234,7 +234,7 @@ class _Webhook:
         )
 
 
-def _described(listeners: Sequence[WebhookListener]) -> dict[str, Any]:
+def _openapi_extra(listeners: Sequence[WebhookListener]) -> dict[str, Any]:
     """Body and headers for OpenAPI: FastAPI does not know them, because the route reads them."""
     content = {"schema": {"$ref": "#/components/schemas/Delivery"}}
     headers: dict[str, str] = {}

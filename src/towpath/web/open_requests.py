@@ -302,8 +302,8 @@ class OpenRequests:
         if request in self._open:
             del self._open[request]
             for each in request.account.counted():
-                self._less((each, REQUEST))
-            self._less(("address", request.address))
+                self._decrement((each, REQUEST))
+            self._decrement(("address", request.address))
 
     # ── streams and waits ────────────────────────────────────────────────────────────────
 
@@ -335,8 +335,8 @@ class OpenRequests:
 
     def uncount(self, request: OpenRequest, kind: OpenKind) -> None:
         for each in request.account.counted():
-            self._less((each, kind))
-        self._less(kind)
+            self._decrement((each, kind))
+        self._decrement(kind)
 
     def _refuse_beyond(self, account: Account, kind: str, of_key: int) -> None:
         """Raises Refused (429) if the account is at its limit for *kind*, for a key *of_key*."""
@@ -352,7 +352,7 @@ class OpenRequests:
                 headers=_AGAIN,
             )
 
-    def _less(self, counted: Any) -> None:
+    def _decrement(self, counted: Any) -> None:
         self._counts[counted] -= 1
         if not self._counts[counted]:
             del self._counts[counted]
@@ -375,11 +375,13 @@ class OpenRequests:
             for request in self._open:
                 if request.holds or request.began < before:
                     lasting[request.credential].append(request)
-            looks = (_look(credential, requests) for credential, requests in lasting.items())
+            looks = (
+                _check_credential(credential, requests) for credential, requests in lasting.items()
+            )
             await asyncio.gather(*looks)
 
 
-async def _look(credential: LiveCredential, requests: list[OpenRequest]) -> None:
+async def _check_credential(credential: LiveCredential, requests: list[OpenRequest]) -> None:
     """End the *requests* of a credential that has ended.
 
     If the database does not answer, streams and waits end, because they could run for ever; their

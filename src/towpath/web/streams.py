@@ -103,7 +103,7 @@ async def begun(events: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
 # ── the events of a queue ────────────────────────────────────────────────────────────────
 
 
-class _Told(NamedTuple):
+class _EncodedEvent(NamedTuple):
     """An event, encoded for a stream."""
 
     order: tuple[int, int, int]
@@ -115,12 +115,12 @@ class _Told(NamedTuple):
 class _Page(NamedTuple):
     """A batch of events, encoded once for all clients."""
 
-    events: list[_Told]
+    events: list[_EncodedEvent]
     text: bytes
 
     @classmethod
     def of(cls, batch: Batch) -> _Page:
-        events = [_told(event, place) for place, event in _numbered(batch.events)]
+        events = [_encode_event(event, place) for place, event in _number_events(batch.events)]
         return cls(events, b"".join(event.text for event in events))
 
 
@@ -152,7 +152,7 @@ async def queue_events(
         is_told = False
         while True:
             try:
-                async for event in _kept(engine, queue, *seen):
+                async for event in _read_kept(engine, queue, *seen):
                     seen, is_told = (event.cursor, event.place), False
                     yield event.text
                 is_told = False
@@ -191,14 +191,16 @@ async def _next_batch(live: Follower, seen: tuple[str, int]) -> Batch:
                 raise
 
 
-async def _kept(engine: Engine, queue: QueueName, cursor: str, index: int) -> AsyncGenerator[_Told]:
+async def _read_kept(
+    engine: Engine, queue: QueueName, cursor: str, index: int
+) -> AsyncGenerator[_EncodedEvent]:
     """Yields the kept events after *cursor* and *index*: an entry may hold several events."""
     after = _order(cursor, index)
     page = await engine.events.rest(queue, cursor, size=_PAGE)
     while page:
-        for place, event in _numbered(page):
+        for place, event in _number_events(page):
             if _order(event.cursor, place) > after:
-                yield _told(event, place)
+                yield _encode_event(event, place)
         page = await engine.events.list(queue, after=page[-1].cursor, size=_PAGE)
 
 
@@ -210,17 +212,17 @@ def _fell_behind(gap: FellBehind) -> ServerSentEvent:
     return ServerSentEvent(event="fell_behind", data=str(gap), id=id)
 
 
-def _numbered(events: list[Event]) -> list[tuple[int, Event]]:
+def _number_events(events: list[Event]) -> list[tuple[int, Event]]:
     return [
         numbered for _, entry in groupby(events, key=lambda event: event.cursor)
         for numbered in enumerate(entry)
     ]  # fmt: skip
 
 
-def _told(event: Event, place: int) -> _Told:
+def _encode_event(event: Event, place: int) -> _EncodedEvent:
     data = msgspec.json.encode({"verb": event.verb, "job": event.job.id}).decode()
     sent = ServerSentEvent(event=event.verb, id=f"{event.cursor}.{place}", data=data)
-    return _Told(_order(event.cursor, place), event.cursor, place, sent.encode())
+    return _EncodedEvent(_order(event.cursor, place), event.cursor, place, sent.encode())
 
 
 def check_last_id(last_id: str | None) -> None:

@@ -154,7 +154,7 @@ class ToolsPath:
             self._check_place(dict(scope["headers"]))
             if scope["method"] != "POST":
                 raise _only_post()
-            endpoint = await self._started(app)
+            endpoint = await self._start_endpoint(app)
             async with endpoint.read(scope, receive) as replayed:
                 if replayed is not None:
                     await endpoint.answer(scope, replayed, send)
@@ -167,10 +167,10 @@ class ToolsPath:
             await self._endpoint.close()
             self._endpoint = None
 
-    async def _started(self, app: ASGIApp) -> ToolsEndpoint:
+    async def _start_endpoint(self, app: ASGIApp) -> ToolsEndpoint:
         async with self._starting:
             if (endpoint := self._endpoint) is None:
-                kind = (await asyncio.to_thread(_loaded)).ToolsEndpoint
+                kind = (await asyncio.to_thread(_import_endpoint)).ToolsEndpoint
                 endpoint = await kind.started(app, self._found, self._version)
                 self._endpoint = endpoint
             return endpoint
@@ -219,7 +219,7 @@ def _is_safe(host: str) -> bool:
     return host == "localhost"
 
 
-def _loaded() -> Any:
+def _import_endpoint() -> Any:
     """The module with the endpoint. Raises Refused (404) if the MCP library is not installed."""
     try:
         return import_module("towpath.web.mcp")

@@ -55,7 +55,7 @@ class Visits:
             return
         headers = Headers(scope=scope)
         if not compare_digest(headers.get(CSRF, "").encode(), login.csrf.encode()):
-            raise _foreign("the request does not come from a page of this session")
+            raise _cross_site_error("the request does not come from a page of this session")
         require_same_origin(headers)
 
 
@@ -85,10 +85,10 @@ def require_same_origin(headers: Headers) -> None:
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
     foreign = origin is not None and urlsplit(origin).netloc != headers.get("host")
     if foreign or site not in ("same-origin", "none"):
-        raise _foreign("the request comes from a page of another site")
+        raise _cross_site_error("the request comes from a page of another site")
 
 
-def _foreign(detail: str) -> Refused:
+def _cross_site_error(detail: str) -> Refused:
     return Refused(
         403, "cross_site", detail, remedy="Open the dashboard in this browser and try again there."
     )
