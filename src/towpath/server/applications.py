@@ -222,7 +222,7 @@ def _claim(
     """Add *routes* to the *claimed* paths. Raises ApplicationInvalid if one breaks a rule."""
     for route in routes:
         for path, other in claimed.items():
-            if other != owner and _meet(_parts(route.path), _parts(path)):
+            if other != owner and _overlap(_parts(route.path), _parts(path)):
                 raise ApplicationInvalid(owner, f"its path {route.path} belongs to {other}: {path}")
         if not _is_open(route, open) and not has_scope(route.dependant):
             raise ApplicationInvalid(owner, f"its path {route.path} requires no scope")
@@ -263,7 +263,7 @@ def _parts(path: str) -> list[str]:
     return path.strip("/").split("/")
 
 
-def _meet(one: Sequence[str], other: Sequence[str]) -> bool:
+def _overlap(one: Sequence[str], other: Sequence[str]) -> bool:
     """Whether one request could match both paths."""
     for mine, its in zip(one, other, strict=False):
         if mine.endswith(":path}") or its.endswith(":path}"):

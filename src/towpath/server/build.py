@@ -86,7 +86,7 @@ def build(parts: Parts) -> FastAPI:
         title="Towpath",
         version=parts.version,
         summary="A job queue for work that must be done once, in order and on time.",
-        lifespan=_life(parts, mounted),
+        lifespan=_make_lifespan(parts, mounted),
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -161,7 +161,7 @@ LIMITS = Limits(answer=seconds(1), give_up=seconds(1.5), channels=16)
 """Short limits: an HTTP client gets an error within two seconds if Redis is unreachable."""
 
 
-def _life(
+def _make_lifespan(
     parts: Parts, mounted: Applications
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Returns the lifespan of the server: connections, services, tasks and workers. Raises what
@@ -190,7 +190,7 @@ def _life(
                     engine=engine, ledger=parts.ledger, metrics=parts.metrics, log=parts.log
                 ) as app.state.services,
                 working(parts.app, mounted.consumers, grace=parts.limits.grace, log=parts.log),
-                _firing(engine, parts.log, parts.metrics),
+                _fire_schedules(engine, parts.log, parts.metrics),
             ):
                 app.state.open_requests.start()
                 try:
@@ -203,7 +203,9 @@ def _life(
 
 
 @asynccontextmanager
-async def _firing(engine: Callable[[], Engine], log: Log, metrics: Metrics) -> AsyncGenerator[None]:
+async def _fire_schedules(
+    engine: Callable[[], Engine], log: Log, metrics: Metrics
+) -> AsyncGenerator[None]:
     """Fire the schedules of all queues while the body runs, also of queues without a worker."""
 
     async def fire() -> None:
@@ -256,7 +258,7 @@ def describe(app: FastAPI, mounted: Applications, *, open: Collection[str]) -> N
 
     def description() -> dict[str, Any]:
         if not made:
-            made.update(_described(app, mounted, open))
+            made.update(_build_openapi(app, mounted, open))
         return made
 
     encoded: list[tuple[bytes, str]] = []
@@ -276,7 +278,7 @@ def describe(app: FastAPI, mounted: Applications, *, open: Collection[str]) -> N
     app.add_route(DESCRIPTION, answer, include_in_schema=False)
 
 
-def _described(app: FastAPI, mounted: Applications, open: Collection[str]) -> dict[str, Any]:
+def _build_openapi(app: FastAPI, mounted: Applications, open: Collection[str]) -> dict[str, Any]:
     page = get_openapi(
         title=app.title,
         version=app.version,

@@ -24,20 +24,20 @@ _UNITS: dict[type, str] = {
     Policy: f" As text: {POLICIES}.",
 }
 _PLAIN: dict[type, Any] = {Number: int, Moment: datetime, fields.Text: str}
-_UNSAID = msgspec.structs.asdict(Said())
+_DEFAULTS = msgspec.structs.asdict(Said())
 """The default attributes of a job."""
 
 
 def asking(base: type[M], *, but: Collection[str] = ()) -> type[M]:
     """Returns *base* with a field for each attribute of a job, except those in *but*."""
-    return _with(
-        base, {name: _asked(name, field) for name, field in FIELDS.items() if name not in but}
+    return _add_fields(
+        base, {name: _body_field(name, field) for name, field in FIELDS.items() if name not in but}
     )
 
 
 def telling(base: type[M]) -> type[M]:
     """Returns *base* with the attributes of a job as fields of an answer; see `told`."""
-    return _with(base, {name: _answered(name) for name in _UNSAID})
+    return _add_fields(base, {name: _answer_field(name) for name in _DEFAULTS})
 
 
 def options_in(body: object) -> JobOptions:
@@ -46,25 +46,25 @@ def options_in(body: object) -> JobOptions:
     said = {
         name: value
         for name, value in values.items()
-        if value is not None and value != _UNSAID.get(name)
+        if value is not None and value != _DEFAULTS.get(name)
     }
     return with_own_attempts(cast("JobOptions", said))
 
 
 def told(job: Said) -> dict[str, Any]:
     """The attributes of *job*, for an answer."""
-    return {name: getattr(job, name) for name in _UNSAID}
+    return {name: getattr(job, name) for name in _DEFAULTS}
 
 
-def _with(base: type[M], more: dict[str, tuple[Any, Any]]) -> type[M]:
+def _add_fields(base: type[M], more: dict[str, tuple[Any, Any]]) -> type[M]:
     return create_model(base.__name__, __base__=base, **cast("Any", more))
 
 
-def _asked(name: str, field: fields.JobField) -> tuple[Any, Any]:
+def _body_field(name: str, field: fields.JobField) -> tuple[Any, Any]:
     """The type and the default of a field in a body."""
     kind: Kind = field.kind
     about = Field(description=field.about + _UNITS.get(type(kind), ""))
-    form, usual = _form(kind), _UNSAID.get(name)
+    form, usual = _form(kind), _DEFAULTS.get(name)
     if isinstance(usual, int):
         return Annotated[form, about], usual
     return Annotated[form | None, about], usual or None
@@ -92,9 +92,9 @@ def in_seconds(span: Duration | None) -> float | None:
     return None if span is None else span.total_seconds()
 
 
-def _answered(name: str) -> tuple[Any, Any]:
+def _answer_field(name: str) -> tuple[Any, Any]:
     """The type and the default of a field in an answer."""
-    kind, usual = FIELDS[name].kind, _UNSAID[name]
+    kind, usual = FIELDS[name].kind, _DEFAULTS[name]
     about = Field(description=FIELDS[name].about)
     if isinstance(kind, Policy):
         as_text = BeforeValidator(lambda value: value and written(value))

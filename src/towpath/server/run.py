@@ -262,7 +262,7 @@ async def serve(
         timeout_keep_alive=65,
     )
     server = _Server(config, app.state.stopping)
-    telling = asyncio.create_task(_tell(server, sock, started))
+    telling = asyncio.create_task(_report_start(server, sock, started))
     began = steady()
     with _quiet(log):
         try:
@@ -338,7 +338,7 @@ def _quiet(log: Log) -> Generator[None]:
         uvicorns.removeFilter(defects)
 
 
-async def _tell(
+async def _report_start(
     server: uvicorn.Server, sock: socket.socket, started: Callable[[str], Awaitable[None]]
 ) -> None:
     while not server.started:  # noqa: ASYNC110 -- uvicorn has no event for it

@@ -53,7 +53,7 @@ class QueueReadings:
         return Reading(queues=[queue_reading(name, counts) for name, counts in found.items()])
 
 
-class _Seen(Collector):
+class _VisibleMetrics(Collector):
     def __init__(
         self, registry: CollectorRegistry, key: KeyInfo, queues: Mapping[str, str]
     ) -> None:
@@ -86,7 +86,7 @@ def seen_with(
     *queues* has the queue of each metric of an application.
     """
     seen = CollectorRegistry()
-    seen.register(_Seen(registry, key, queues))
+    seen.register(_VisibleMetrics(registry, key, queues))
     return seen
 
 
@@ -135,12 +135,12 @@ async def readyz(request: Request, engine: TheEngine) -> Response:
     tried at most once a second, for all who ask. The reasons are only in the server's log.
     """
     shared = request.app.state.pulse.shared
-    ready: ReadyOut = await shared("readyz", lambda: _tried(request, engine))
+    ready: ReadyOut = await shared("readyz", lambda: _probe_parts(request, engine))
     status, again = (200, {}) if ready.ready else (503, {"Retry-After": "1"})
     return JSONResponse(ready.model_dump(exclude_none=True), status, headers=again)
 
 
-async def _tried(request: Request, engine: Engine) -> ReadyOut:
+async def _probe_parts(request: Request, engine: Engine) -> ReadyOut:
     state = request.app.state
     probes = {"store": _is_fit(engine), "ledger": state.ledger.probe()}
     probes |= {name: probe(state.services[name]) for name, probe in state.probes.items()}
@@ -174,12 +174,12 @@ async def metrics(request: Request, key: CanRead) -> Response:
     state = request.app.state
     seen = seen_with(key, state.metrics.registry, state.metric_queues)
     # In a thread, because the collector waits for this loop, which reads the queues.
-    text, spent = await asyncio.to_thread(_generated, seen)
+    text, spent = await asyncio.to_thread(_render_metrics, seen)
     state.rates.settle(account_of(request.scope), 0, spent)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-def _generated(registry: CollectorRegistry) -> tuple[bytes, float]:
+def _render_metrics(registry: CollectorRegistry) -> tuple[bytes, float]:
     """The metrics as text, and the processor time that this took."""
     began = thread_time()
     return generate_latest(registry), thread_time() - began

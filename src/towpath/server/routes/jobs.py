@@ -83,14 +83,14 @@ async def submit(
     """
     if isinstance(body, list):
         answers = await _submit_all(engine, queue, body, key, named)
-        return ManyOut(jobs=[_listed(answer) for answer in answers])
+        return ManyOut(jobs=[_answer_entry(answer) for answer in answers])
     if named is not None:
         [answer] = await _submit_all(engine, queue, [body], key, named)
     else:
         # One job without an idempotency key can share its round trip with other submits.
         options = await _options(engine, queue, body, key)
         answer = await engine.submit(queue, body.data(), **options)
-    submitted = _taken(answer)
+    submitted = _require_submitted(answer)
     response.headers["Location"] = _place(queue, submitted.id)
     return SubmittedOut.model_validate(submitted)
 
@@ -246,15 +246,15 @@ async def _options(engine: Engine, queue: str, job: JobIn, key: KeyInfo) -> JobO
     return options
 
 
-def _taken(answer: Submitted | TowpathError) -> Submitted:
+def _require_submitted(answer: Submitted | TowpathError) -> Submitted:
     """The submitted job. Raises its error if it was refused."""
     if isinstance(answer, TowpathError):
         raise answer
     return answer.checked()
 
 
-def _listed(answer: Submitted | TowpathError) -> SubmittedOut | RefusedOut:
+def _answer_entry(answer: Submitted | TowpathError) -> SubmittedOut | RefusedOut:
     try:
-        return SubmittedOut.model_validate(_taken(answer))
+        return SubmittedOut.model_validate(_require_submitted(answer))
     except TowpathError as error:
         return RefusedOut.of(error)

@@ -354,12 +354,12 @@ async def retry_many(
 ) -> RetriedOut:
     """Give several dead jobs new attempts. Jobs that are no longer dead are skipped."""
     retried = 0
-    async for refs in _chosen(jobs, queue, body):
-        retried += sum(await asyncio.gather(*(_done(jobs.retry(ref)) for ref in refs)))
+    async for refs in _select_dead(jobs, queue, body):
+        retried += sum(await asyncio.gather(*(_try_change(jobs.retry(ref)) for ref in refs)))
     return RetriedOut(retried=retried, left=(await engine.inspect.counts(queue)).dead)
 
 
-async def _chosen(jobs: AllJobs, queue: str, body: RetryIn) -> AsyncGenerator[list[JobRef]]:
+async def _select_dead(jobs: AllJobs, queue: str, body: RetryIn) -> AsyncGenerator[list[JobRef]]:
     """Yields the dead jobs that *body* selects, some at a time."""
     if body.ids is not None:
         refs = [job_ref(queue, id) for id in body.ids]
@@ -469,12 +469,12 @@ async def delete_many(
 ) -> DeletedOut:
     """Delete dead jobs, oldest first; `left` says how many remain."""
     deleted = 0
-    async for refs in _chosen(jobs, queue, RetryIn(group=group, text=text, most=most)):
-        deleted += sum(await asyncio.gather(*(_done(jobs.delete(ref)) for ref in refs)))
+    async for refs in _select_dead(jobs, queue, RetryIn(group=group, text=text, most=most)):
+        deleted += sum(await asyncio.gather(*(_try_change(jobs.delete(ref)) for ref in refs)))
     return DeletedOut(deleted=deleted, left=(await engine.inspect.counts(queue)).dead)
 
 
-async def _done(change: Awaitable[object]) -> bool:
+async def _try_change(change: Awaitable[object]) -> bool:
     """Await *change*. Returns False if the job was retried or deleted meanwhile."""
     try:
         await change
