@@ -118,8 +118,8 @@ async def log_in_or_out(request: Request) -> Response:
     require_same_origin(request.headers)
     form, ledger = await _form(request), request.app.state.ledger
     if "leave" in form:
-        return await _left(request, ledger, form)
-    key, trouble = await _proven(request, form)
+        return await _log_out(request, ledger, form)
+    key, trouble = await _check_login(request, form)
     to = own_place(form.get("to", "/"))
     if key is None or not key.may(KeyScope.READ):
         why = trouble if key is None else _BLIND
@@ -137,7 +137,7 @@ async def log_in_or_out(request: Request) -> Response:
     return answer
 
 
-async def _proven(request: Request, form: Mapping[str, str]) -> tuple[KeyInfo | None, str]:
+async def _check_login(request: Request, form: Mapping[str, str]) -> tuple[KeyInfo | None, str]:
     """The key that the form proves, or None and the reason. Raises Refused (429) after too many
     wrong ones, and for a key over its rate.
     """
@@ -159,7 +159,7 @@ async def _proven(request: Request, form: Mapping[str, str]) -> tuple[KeyInfo | 
     return key, trouble
 
 
-async def _left(request: Request, ledger: Ledger, form: Mapping[str, str]) -> Response:
+async def _log_out(request: Request, ledger: Ledger, form: Mapping[str, str]) -> Response:
     visits: Visits = request.app.state.visits
     cookie, address = cookie_of(request.scope), address_of(request.scope)
     if is_new := bool(cookie) and not visits.has_seen(cookie):

@@ -124,12 +124,12 @@ async def _findings(pulse: Pulse, request: Request, key: KeyInfo) -> list[Findin
     if "*" not in key.queues:
         return []
     state = request.app.state
-    found = await pulse.shared("doctor", lambda: _examined(state.engine), lasts=_EXAMINED_EVERY)
+    found = await pulse.shared("doctor", lambda: _examine(state.engine), lasts=_EXAMINED_EVERY)
     found = [*found, *of_records(await state.elsewhere.find())]
     return [finding for finding in found if finding.verdict is not Grade.OK]
 
 
-async def _examined(engine: Engine) -> list[Finding]:
+async def _examine(engine: Engine) -> list[Finding]:
     """The findings of the checks. A failure of the checks is a finding, too, so that the page
     opens.
     """
@@ -199,7 +199,7 @@ async def walk(every: AllJobs, queue: str, state: State, wanted: Filter, after: 
         found = await every.list(queue, state, lane=wanted.lane, after=after or None, size=SIZE)
         return JobsFound(wanted.choose(found.jobs), found.after, len(found.jobs))
     if state is State.DEAD and wanted == Filter(text=wanted.text):
-        return await _searched(every, queue, wanted.text)
+        return await _search_dead(every, queue, wanted.text)
     jobs: list[JobInfo] = []
     looked_at, place = 0, after or None
     while looked_at < LOOKED_AT_MOST and len(jobs) < SIZE:
@@ -211,7 +211,7 @@ async def walk(every: AllJobs, queue: str, state: State, wanted: Filter, after: 
     return JobsFound(jobs, place, looked_at)
 
 
-async def _searched(every: AllJobs, queue: str, text: str) -> JobsFound:
+async def _search_dead(every: AllJobs, queue: str, text: str) -> JobsFound:
     """Dead jobs with *text* in their reason, newest first, among the newest 10,000."""
     jobs: list[JobInfo] = []
     looked_at, over = 0, False
@@ -467,7 +467,7 @@ async def dead_page(
         await _require_readable(engine, key, name, snapshot)
         found = await pulse.shared(
             (snapshot.at, name, "dead", text, group, after),
-            lambda: _dead(jobs, name, text, group, after),
+            lambda: _list_dead(jobs, name, text, group, after),
         )
         groups = await pulse.shared(
             (snapshot.at, name, "groups"), lambda: engine.inspect.dead_groups(name)
@@ -487,7 +487,7 @@ async def dead_page(
     )
 
 
-async def _dead(every: AllJobs, queue: str, text: str, group: str, after: str) -> JobsFound:
+async def _list_dead(every: AllJobs, queue: str, text: str, group: str, after: str) -> JobsFound:
     """Dead jobs of one error group, those whose reason contains *text*, or all."""
     if not group:
         return await walk(every, queue, State.DEAD, Filter(text=text), after)
