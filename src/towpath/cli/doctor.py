@@ -52,13 +52,13 @@ async def doctor(
             found += await of_applications(session, engine)
             found += await of_old_keys(session)
     for finding in found:
-        _tell(session, finding)
+        _show_finding(session, finding)
     worst = max(finding.verdict for finding in found)
     if worst is Grade.BAD or (strict and worst is Grade.WARN):
         raise typer.Exit(exits.FAILED)
 
 
-def _tell(session: Session, finding: Finding) -> None:
+def _show_finding(session: Session, finding: Finding) -> None:
     word = finding.verdict.name.lower()
     if session.out.as_json:
         told = {
@@ -132,14 +132,14 @@ async def of_applications(session: Session, engine: Engine) -> list[Finding]:
     async with ledger:
         for application in probed:
             options = settings.of(application.options)
-            trouble = await _probed(
+            trouble = await _probe(
                 application, options=options, engine=lambda: engine, ledger=ledger
             )
             found.append(trouble or Finding(check, Grade.OK, f"{application.name} works"))
     return found
 
 
-async def _probed(application: Application, **given: Any) -> Finding | None:
+async def _probe(application: Application, **given: Any) -> Finding | None:
     """The finding if an application's probe fails; None if it succeeds."""
     from towpath.apps.application import Host  # noqa: PLC0415 -- slow to import
     from towpath.telemetry.logs import Silent  # noqa: PLC0415 -- the same

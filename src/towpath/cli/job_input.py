@@ -75,13 +75,13 @@ class Taking:
                 taken = answer.checked(self._on_conflict)
             if wait is not None:
                 self._session.out.note(f"{taken.job}  {taken.state}")
-                self._tell_end(await engine.events.ended(taken.job, within=wait))
+                self._show_end(await engine.events.ended(taken.job, within=wait))
             elif isinstance(taken, Placed):
                 told = {"queue": taken.job.queue, "id": taken.id, "state": taken.state}
                 text = f"{taken.job}  {taken.state}{'  replaced' if taken.replaced else ''}"
                 self._session.out.answer(told | {"replaced": taken.replaced}, text)
             else:
-                self._tell(taken)
+                self._show_submitted(taken)
 
     async def one_record(self, source: str, wait: Duration | None) -> None:
         """Submit one job with a record; with *wait*, wait until the record has ended."""
@@ -110,15 +110,15 @@ class Taking:
             taken = Submitted(ref, state_of(record, None), existed, same if existed else None)
             taken.checked(self._on_conflict)
             if wait is None:
-                self._tell(taken)
+                self._show_submitted(taken)
                 return
             session.out.note(f"{ref}  {taken.state}")
             job = RecordJob[Any](ref, backend, Raw(), existed)
             with suppress(JobUnfinished):
                 await job.result(within=wait)
-            self._tell_end(await job.info())
+            self._show_end(await job.info())
 
-    def _tell(self, submitted: Submitted) -> None:
+    def _show_submitted(self, submitted: Submitted) -> None:
         out, ref = self._session.out, submitted.job
         if out.as_json:
             told: dict[str, Any] = {"queue": ref.queue, "id": ref.id, "state": submitted.state}
@@ -130,7 +130,7 @@ class Taking:
         if submitted.same_payload is False:
             out.note("the existing job has another payload; it was left unchanged")
 
-    def _tell_end(self, job: JobInfo) -> None:
+    def _show_end(self, job: JobInfo) -> None:
         if self._session.out.as_json:
             keep = ("queue", "id", "state", "attempts", "reason", "ended_at")
             told = {name: value for name, value in brief(job).items() if name in keep}
@@ -150,13 +150,13 @@ class Taking:
         before.
         """
         out = self._session.out
-        with _opened(source) as stream:
+        with _open_source(source) as stream:
             size = _size(stream)
             async with self._session.engine() as engine:
                 with out.progress(f"submitting to {self._queue}", size) as advance:
                     try:
                         for batch in _batches(stream):
-                            await self._take(engine, batch)
+                            await self._submit_batch(engine, batch)
                             advance(sum(len(line) for _, line in batch) if size else len(batch))
                     except TowpathError:
                         out.note(self._so_far())
@@ -167,13 +167,13 @@ class Taking:
     def _so_far(self) -> str:
         return f"{self._taken} submitted to {self._queue}, {self._existed} of them existed"
 
-    async def _take(self, engine: Engine, batch: list[tuple[int, bytes]]) -> None:
+    async def _submit_batch(self, engine: Engine, batch: list[tuple[int, bytes]]) -> None:
         """Submit a batch. If a line is invalid, no job of the batch is submitted."""
         jobs = [
             new_job(self._line(number, line), **self._for_line(number)) for number, line in batch
         ]
         answers = [
-            self._checked_answer(answer) for answer in await engine.submit_many(self._queue, jobs)
+            self._check_answer(answer) for answer in await engine.submit_many(self._queue, jobs)
         ]
         for answer in answers:
             if isinstance(answer, TowpathError):
@@ -181,20 +181,20 @@ class Taking:
             self._taken += 1
             self._existed += answer.existed
             if self._session.out.as_json:
-                self._tell(answer)
+                self._show_submitted(answer)
         for (number, _), answer in zip(batch, answers, strict=True):
             if isinstance(answer, TowpathError):
                 self._session.out.note(f"line {number} was not submitted")
                 raise answer
 
-    def _checked_answer(self, answer: Submitted | TowpathError) -> Submitted | TowpathError:
+    def _check_answer(self, answer: Submitted | TowpathError) -> Submitted | TowpathError:
         try:
             return answer if isinstance(answer, TowpathError) else answer.checked(self._on_conflict)
         except JobDiffers as error:
             return error
 
     def _line(self, number: int, line: bytes) -> bytes:
-        return _checked(line.strip(), f"line {number}", raw=self._raw)
+        return _require_json(line.strip(), f"line {number}", raw=self._raw)
 
     def _for_line(self, number: int) -> JobOptions:
         if self._id is None:
@@ -259,10 +259,10 @@ def _read(name: str, text: Any) -> Any:
 
 def payload_of(source: str, *, raw: bool) -> bytes:
     """The payload that *source* names, JSON unless it is *raw*. Raises InvalidOption."""
-    return _checked(_whole(source), "payload", raw=raw)
+    return _require_json(_read_source(source), "payload", raw=raw)
 
 
-def _checked(payload: bytes, what: str, *, raw: bool) -> bytes:
+def _require_json(payload: bytes, what: str, *, raw: bool) -> bytes:
     """Returns *payload*. Raises InvalidOption unless it is JSON, which handlers read, or *raw*."""
     if not raw:
         try:
@@ -273,15 +273,15 @@ def _checked(payload: bytes, what: str, *, raw: bool) -> bytes:
     return payload
 
 
-def _whole(source: str) -> bytes:
+def _read_source(source: str) -> bytes:
     if source != "-" and not source.startswith("@"):
         return source.encode(errors="surrogateescape")
-    with _opened(source) as stream:
+    with _open_source(source) as stream:
         return stream.read().strip()
 
 
 @contextmanager
-def _opened(source: str) -> Generator[BinaryIO]:
+def _open_source(source: str) -> Generator[BinaryIO]:
     """Standard input for `-`, a file for `@name`. Raises InvalidOption."""
     if source == "-":
         yield sys.stdin.buffer

@@ -150,12 +150,12 @@ def brief(job: JobInfo) -> dict[str, Any]:
         "unhandled_since": job.unhandled_since,
         "unhandled": job.unhandled,
         "failures": [msgspec.structs.asdict(failure) for failure in job.failures] or None,
-        **{name: _said(getattr(job, name)) for name in Said.__struct_fields__},
+        **{name: _as_option(getattr(job, name)) for name in Said.__struct_fields__},
     }
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _said(value: Any) -> Any:
+def _as_option(value: Any) -> Any:
     """An attribute of a job, as its option is written: `fixed:30s`."""
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, str]", value)) or None

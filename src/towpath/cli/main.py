@@ -78,7 +78,7 @@ class Nouns(TyperGroup):
         found = {name: line for name, line in BUILT_IN.items() if line.noun}
         if _may_name_applications(ctx.params.get("config")):
             try:
-                found |= _named({**ctx.obj, **ctx.params})
+                found |= _load_named({**ctx.obj, **ctx.params})
             except TowpathError as error:
                 self._refuse(ctx, error)
         return found
@@ -124,7 +124,7 @@ def nouns(command: Any) -> dict[str, Any]:
     return below
 
 
-def _named(common: Mapping[str, Any]) -> dict[str, ApplicationLine]:
+def _load_named(common: Mapping[str, Any]) -> dict[str, ApplicationLine]:
     """The nouns of the applications in the settings. Raises the same errors as the server."""
     from towpath.apps.application import Application, loaded  # noqa: PLC0415 -- slow to import
     from towpath.settings import load  # noqa: PLC0415 -- the same
@@ -253,13 +253,15 @@ def _complete_at_the_first_tab() -> None:
 
 def main() -> None:
     """The entry point of the installed command."""
-    sys.excepthook = _say_defect
+    sys.excepthook = _print_defect
     _complete_at_the_first_tab()
     # Not `app()`, which would set its own excepthook.
     typer.main.get_command(app)()
 
 
-def _say_defect(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+def _print_defect(
+    kind: type[BaseException], error: BaseException, at: TracebackType | None
+) -> None:
     """Print an unexpected error: one line, or the traceback with `--debug`.
 
     Names the file and line, because the error may come from an app's own module.

@@ -60,7 +60,7 @@ class WorkerRun:
         worker = self._worker()  # also for several processes: raises errors at once
         if settings.worker.processes > 1:
             return asyncio.run(self._keep_running(drain=drain))
-        with _served(worker.metrics, settings):
+        with _serve_metrics(worker.metrics, settings):
             return asyncio.run(worker.drain()) if drain else worker.run_forever()
 
     async def _keep_running(self, *, drain: bool) -> int:
@@ -126,7 +126,7 @@ class WorkerRun:
         return Worker(
             self._app,
             concurrency=wanted.concurrency,
-            queues=_weighted(self._app, wanted.queues) or None,
+            queues=_with_weights(self._app, wanted.queues) or None,
             grace=wanted.grace,
             lease=wanted.lease,
             unhandled_for=wanted.unhandled_for,
@@ -160,7 +160,7 @@ def find_app(path: str) -> Towpath:
     except Exception as error:
         text = error.msg if isinstance(error, SyntaxError) else str(error)
         raise AppFailed(f"{_place_of(error)}: {type(error).__name__}: {text}") from error
-    return _checked(path, vars(module), name)
+    return _pick_app(path, vars(module), name)
 
 
 def _place_of(error: Exception) -> str:
@@ -180,7 +180,7 @@ def import_from_here() -> None:
         sys.path.insert(0, here)
 
 
-def _checked(path: str, names: Mapping[str, object], name: str) -> Towpath:
+def _pick_app(path: str, names: Mapping[str, object], name: str) -> Towpath:
     found = names.get(name)
     if isinstance(found, Towpath):
         return found
@@ -192,7 +192,7 @@ def _checked(path: str, names: Mapping[str, object], name: str) -> Towpath:
     raise AppNotFound(f"{path} is a {type(found).__name__}, not a Towpath{hint}")
 
 
-def _weighted(app: Towpath, queues: Mapping[str, int]) -> dict[str, int]:
+def _with_weights(app: Towpath, queues: Mapping[str, int]) -> dict[str, int]:
     """The queues with their weights; a queue without one gets the weight of its handlers."""
     own: dict[str, int] = {}
     for handler in app.handlers:
@@ -201,7 +201,7 @@ def _weighted(app: Towpath, queues: Mapping[str, int]) -> dict[str, int]:
 
 
 @contextmanager
-def _served(metrics: Metrics, settings: Settings) -> Generator[None]:
+def _serve_metrics(metrics: Metrics, settings: Settings) -> Generator[None]:
     """Serve the metrics over HTTP while the body runs, if a port is set."""
     port, host = settings.worker.metrics_port, settings.worker.metrics_host
     if not port:

@@ -132,11 +132,11 @@ async def set_(
 
     if handler is not None:
         said["headers"] = [*(said["headers"] or ()), f"handler={handler}"]
-    options, when = options_in(said), _asked(cron, every, tz, anchor)
+    options, when = options_in(said), _parse_schedule(cron, every, tz, anchor)
     data = payload_of(payload, raw=raw)
     async with session.engine() as engine:
         done = await engine.schedules.set(
-            queue, name, when, data, missed=_missed(missed), paused=paused, **options
+            queue, name, when, data, missed=_parse_missed(missed), paused=paused, **options
         )
     word = "made" if done.new else "replaced"
     told = _described(done.schedule) | {"new": done.new}
@@ -218,7 +218,7 @@ async def preview(
     from towpath.clock import instant, wall_ms  # noqa: PLC0415 -- slow to import
     from towpath.engine.preview import preview as previewed  # noqa: PLC0415
 
-    seen = previewed(_asked(cron, every, tz, anchor), instant(wall_ms()), count)
+    seen = previewed(_parse_schedule(cron, every, tz, anchor), instant(wall_ms()), count)
     if session.out.as_json:
         for at in seen.firings:
             session.out.object({"firing": at})
@@ -233,7 +233,9 @@ async def preview(
         session.out.note(change.text)
 
 
-def _asked(cron: str | None, every: str | None, tz: str | None, anchor: str | None) -> Schedule:
+def _parse_schedule(
+    cron: str | None, every: str | None, tz: str | None, anchor: str | None
+) -> Schedule:
     """The schedule in the options. Raises InvalidOption."""
     from towpath.clock import ZERO  # noqa: PLC0415 -- slow to import
     from towpath.clock import instant as at_ms  # noqa: PLC0415
@@ -250,7 +252,7 @@ def _asked(cron: str | None, every: str | None, tz: str | None, anchor: str | No
     return Every(duration("every", every) or ZERO, instant("anchor", anchor) or at_ms(0))
 
 
-def _missed(text: str) -> Missed:
+def _parse_missed(text: str) -> Missed:
     from towpath.engine.schedule import Missed  # noqa: PLC0415 -- slow to import
 
     try:

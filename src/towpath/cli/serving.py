@@ -71,8 +71,8 @@ def serve_alone(session: Session, flags: Mapping[str, Any], log: Mapping[str, An
     # Listen first: if the address is taken, nothing is created or started.
     with listen(settings.host, settings.port) as sock:
         file = file_in(settings.data)
-        data = _made(file.parent)
-        _close_to_others(file)
+        data = _make_directory(file.parent)
+        _make_private(file)
         objects = EmbeddedObjects(data / "objects") if settings.objects else None
         with EmbeddedServer(data=data / "valkey") as server, objects or nullcontext():
             serving = _Serving(
@@ -97,7 +97,7 @@ def _run(serving: Coroutine[Any, Any, None]) -> None:
         runner.run(serving)
 
 
-def _made(data: Path) -> Path:
+def _make_directory(data: Path) -> Path:
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -105,7 +105,7 @@ def _made(data: Path) -> Path:
     return data
 
 
-def _close_to_others(database: Path) -> None:
+def _make_private(database: Path) -> None:
     """Make the files of the database private: an older release created them readable for others."""
     for file in (
         database,
@@ -242,7 +242,7 @@ class _Serving:
         await serve(
             app,
             sock,
-            started=partial(self._started, app.state.webhooks, made),
+            started=partial(self._print_start, app.state.webhooks, made),
             log=log,
             grace=self._limits.grace,
             head_within=self._limits.head_within,
@@ -270,7 +270,7 @@ class _Serving:
                 rule = "is public, and there is no key: `towpath keys create NAME --scope admin`"
                 raise InvalidOption("host", settings.host, rule=rule)
 
-    async def _started(
+    async def _print_start(
         self, webhooks: Sequence[str], made: _FirstSecrets | None, address: str
     ) -> None:
         """Print the address and the facts of the server, with the first key if it is new."""

@@ -50,7 +50,7 @@ _STOP_TIME = 5.0
 A command that ignores SIGTERM takes one of them; the others are a reserve for a busy machine."""
 _OURS = ("TOWPATH_", "REDIS_URL", "DATABASE_URL")
 """Prefixes of variables that may hold keys, secrets or addresses of Towpath."""
-_TOLD = {
+_TASK_VARIABLES = {
     "ID": "task_id", "REPOSITORY": "repository", "ISSUE": "issue_number", "URL": "url",
     "BRANCH": "branch", "ROLE": "role", "TYPE": "task_type", "PR": "pr_number",
 }  # fmt: skip
@@ -143,7 +143,9 @@ class TaskRunner:
         # With the same key, a repeat after a lost response returns the same task.
         headers = {"idempotency-key": uuid.uuid4().hex}
         try:
-            return await self._patiently(lambda: self._remote.post(_REQUEST, wish, headers))
+            return await self._repeat_until_answered(
+                lambda: self._remote.post(_REQUEST, wish, headers)
+            )
         except asyncio.CancelledError:
             await self._give_back_unseen({**wish, "wait": 0}, headers)
             raise
@@ -154,9 +156,9 @@ class TaskRunner:
             async with asyncio.timeout(_FAREWELL):
                 found = await self._remote.post(_REQUEST, wish, headers)
             if found.content is not None:
-                await self._told(found.content, TaskOutcome("release", "the agent was stopped"))
+                await self._report(found.content, TaskOutcome("release", "the agent was stopped"))
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _repeat_until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Repeat *ask* until the server answers. Raises RemoteRefused for a permanent error."""
         pause, told = _FIRST_PAUSE, False
         while True:
@@ -204,11 +206,11 @@ class TaskRunner:
                 outcome = working.result()
             else:
                 outcome = TaskOutcome("release", str(lost or "the agent was stopped"))
-            return await self._tell_outcome(task, outcome, beating, stopping)
+            return await self._report_outcome(task, outcome, beating, stopping)
         finally:
             await _end(beating, working, stopping)
 
-    async def _tell_outcome(
+    async def _report_outcome(
         self,
         task: Mapping[str, Any],
         outcome: TaskOutcome,
@@ -219,7 +221,7 @@ class TaskRunner:
         has already accepted the outcome: then the answer to the report counts. A stopped agent does
         not wait long for a server that is unreachable.
         """
-        telling = asyncio.create_task(self._told(task, outcome))
+        telling = asyncio.create_task(self._report(task, outcome))
         try:
             waiting = [telling, beating] if stopping.done() else [telling, beating, stopping]
             await _first(*waiting)
@@ -246,7 +248,7 @@ class TaskRunner:
             try:
                 # The limit leaves time for another connection if this one does not answer.
                 async with asyncio.timeout(min(until - asked, max(lease / 3, _SHORTEST_TRY))):
-                    answer = await self._remote.post(path, self._word(task))
+                    answer = await self._remote.post(path, self._holder_fields(task))
             except TimeoutError:
                 pause = 0.0
                 continue
@@ -261,13 +263,13 @@ class TaskRunner:
             until, pause = _stop_at(asked, lease), _pause(lease)
             held.set()
 
-    async def _told(self, task: Mapping[str, Any], outcome: TaskOutcome) -> TaskOutcome:
+    async def _report(self, task: Mapping[str, Any], outcome: TaskOutcome) -> TaskOutcome:
         """Report the outcome until the server accepts it. A release is only tried for a while,
         because the lease ends by itself.
         """
         patience = _FAREWELL if outcome.verb == "release" else None
         words = outcome.said[-_RESULT_MOST:]
-        said: dict[str, Any] = self._word(task)
+        said: dict[str, Any] = self._holder_fields(task)
         if outcome.verb == "complete":
             said |= {"result": words}
             said |= {"pr_number": outcome.pr_number} if outcome.pr_number else {}
@@ -275,14 +277,16 @@ class TaskRunner:
             said |= {"reason": words or "no reason given"}
         try:
             async with asyncio.timeout(patience):
-                await self._patiently(lambda: self._remote.post(_path(task, outcome.verb), said))
+                await self._repeat_until_answered(
+                    lambda: self._remote.post(_path(task, outcome.verb), said)
+                )
         except (CallFailed, RemoteRefused) as error:
             return TaskOutcome("lost", str(error))
         except TimeoutError:
             return TaskOutcome("lost", f"the server is away; {outcome.said}")
         return outcome
 
-    def _word(self, task: Mapping[str, Any]) -> dict[str, Any]:
+    def _holder_fields(self, task: Mapping[str, Any]) -> dict[str, Any]:
         return {"token": task["token"], "agent_id": self._plan.agent}
 
     # ── the command ──────────────────────────────────────────────────────────────────────
@@ -300,13 +304,13 @@ class TaskRunner:
 
     def _outcome(self, ended: Ended) -> TaskOutcome:
         if ended.code == 0:
-            return _completed(ended.output)
+            return _read_outcome(ended.output)
         how = f"ended by {_signal(-ended.code)}" if ended.code < 0 else f"exit code {ended.code}"
         verb = "release" if ended.code == self._plan.release_code else "fail"
         return TaskOutcome(verb, f"{how}: {ended.complaint}" if ended.complaint else how)
 
     def _command(self, task: Mapping[str, Any]) -> Command:
-        told = {f"TOWPATH_TASK_{name}": task.get(field) for name, field in _TOLD.items()}
+        told = {f"TOWPATH_TASK_{name}": task.get(field) for name, field in _TASK_VARIABLES.items()}
         own = {name: str(value) for name, value in told.items() if value}
         return Command(
             argv=self._plan.command,
@@ -323,7 +327,7 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(_OURS)}
 
 
-def _completed(output: bytes) -> TaskOutcome:
+def _read_outcome(output: bytes) -> TaskOutcome:
     """The outcome of a successful command: the end of its output. A last line of JSON may have
     the result and the pull request.
     """

@@ -97,8 +97,8 @@ def _mark(blocked: BlockedLoop | None) -> str:
 
 def _row(worker: LivingWorker) -> tuple[Any, ...]:
     doing = worker.doing
-    queues = _some(list(doing.queues), doing.serving)
-    runs = _some([str(one.job) for one in doing.jobs], doing.running)
+    queues = _shorten(list(doing.queues), doing.serving)
+    runs = _shorten([str(one.job) for one in doing.jobs], doing.running)
     return (
         worker.name,
         doing.host,
@@ -111,6 +111,6 @@ def _row(worker: LivingWorker) -> tuple[Any, ...]:
     )
 
 
-def _some(names: list[str], count: int) -> str:
+def _shorten(names: list[str], count: int) -> str:
     more = count - len(names[:_NAMED])
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -22,7 +22,7 @@ LONGEST_CALL = seconds(90)
 """Longer than the longest time that a request may wait at the server."""
 
 
-def _refused(answer: CallAnswer) -> RemoteRefused:
+def _refusal_of(answer: CallAnswer) -> RemoteRefused:
     later = advice(answer).next is Next.LATER
     return RemoteRefused(
         answer.status, _problem(answer.body), RetryAdvice.LATER if later else RetryAdvice.NEVER
@@ -94,6 +94,6 @@ class Remote:
         """Post *content* to *path*. Raises RemoteRefused, CallFailed."""
         answer = await self.answer("POST", path, msgspec.json.encode(content), headers)
         if answer.status >= 300:
-            raise _refused(answer)
+            raise _refusal_of(answer)
         content = msgspec.json.decode(answer.body) if answer.body else None
         return ServerAnswer(answer.status, content, answer.headers.get("date", ""))

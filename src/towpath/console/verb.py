@@ -142,7 +142,7 @@ class Session:
 
     def refused(self, error: TowpathError) -> None:
         """Write *error* and its remedy."""
-        remedy = _own_store(self, error) or error.remedy
+        remedy = _private_redis_remedy(self, error) or error.remedy
         self.out.refused(error.code, str(error), remedy, error.retry)
 
     def confirm(self, question: str, *, yes: bool) -> None:
@@ -231,7 +231,7 @@ def run(session: Session, body: Body, values: Mapping[str, Any]) -> None:
         raise typer.Exit(exits.exit_code(error)) from error
 
 
-def _own_store(session: Session, error: TowpathError) -> str | None:
+def _private_redis_remedy(session: Session, error: TowpathError) -> str | None:
     """The remedy if `towpath up` runs a Redis here, but the default URL was used."""
     if not isinstance(error, ServerUnreachable):
         return None
