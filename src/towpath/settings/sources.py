@@ -120,7 +120,7 @@ class SettingSources:
 
     def value(self, leaf: Leaf) -> Any:
         """The value of a setting, parsed and checked; UNSAID if no source has one."""
-        value, origin = self._said(leaf)
+        value, origin = self._find_value(leaf)
         if value is UNSAID:
             return UNSAID
         self.origins[leaf.name] = origin
@@ -130,8 +130,8 @@ class SettingSources:
             told = "…" if leaf.field.mark.secret else value
             raise InvalidOption(leaf.name, told, rule=error.rule) from error.__cause__
 
-    def _said(self, leaf: Leaf) -> tuple[Any, Origin]:
-        if (value := _found(self._flags, leaf.name)) is not UNSAID:
+    def _find_value(self, leaf: Leaf) -> tuple[Any, Origin]:
+        if (value := _value_at(self._flags, leaf.name)) is not UNSAID:
             return value, Origin("flag", f"--{leaf.field.name.replace('_', '-')}")
         for variable in leaf.variables:
             value, name = _variable(variable, secret=leaf.field.mark.secret)
@@ -139,7 +139,7 @@ class SettingSources:
             if value and not _LINK.match(value):
                 return value, Origin("variable", name)
         for key in leaf.keys:
-            if (value := _found(self._in_file, key)) is not UNSAID and self._file:
+            if (value := _value_at(self._in_file, key)) is not UNSAID and self._file:
                 return value, Origin("file", str(self._file.path))
         return UNSAID, Origin("default", "")
 
@@ -182,7 +182,7 @@ def _variable(name: str, *, secret: bool) -> tuple[str, str]:
         raise InvalidOption(f"{name}_FILE", path, rule=rule) from error
 
 
-def _found(values: Mapping[str, Any], name: str) -> Any:
+def _value_at(values: Mapping[str, Any], name: str) -> Any:
     """The value at a dotted name; UNSAID if there is none."""
     first, _, rest = name.partition(".")
     if first not in values:
@@ -192,7 +192,7 @@ def _found(values: Mapping[str, Any], name: str) -> Any:
         return found
     if not isinstance(found, Mapping):
         raise InvalidOption(first, "…", rule=f"is a group: write [{first}], then {rest} below it")
-    return _found(cast("Mapping[str, Any]", found), rest)
+    return _value_at(cast("Mapping[str, Any]", found), rest)
 
 
 def _names(values: Mapping[str, Any], known: set[str], above: str = "") -> Iterator[str]:

@@ -176,7 +176,7 @@ def _human(*, colours: bool) -> Callable[[dict[str, Any]], str]:
         colors=colours, timestamp_key="time", sort_keys=False, pad_event_to=18
     )
     return lambda line: console(
-        None, "", {key: _spelled(key, value) for key, value in line.items()}
+        None, "", {key: _format_for_terminal(key, value) for key, value in line.items()}
     )
 
 
@@ -203,7 +203,7 @@ def _block(text: str) -> str:
     return _text(text.rstrip(), longest=_LONGEST_BLOCK)
 
 
-def _spelled(key: str, value: object) -> object:
+def _format_for_terminal(key: str, value: object) -> object:
     """*value* for the terminal: on one line, except for blocks."""
     if isinstance(value, list):
         value = ",".join(str(element) for element in cast("list[object]", value))
@@ -262,7 +262,7 @@ class Log:
         lines = [self._line(event, fields) for fields in each]
         for line in lines:
             line.update(common)
-        if (only := _only_hearer(self._logger)) is not None:
+        if (only := _sole_handler(self._logger)) is not None:
             only.write_lines(event.level, lines)
         else:
             for line in lines:
@@ -354,7 +354,7 @@ def _parts(lines: Iterable[str], *, ending: str) -> Iterator[str]:
     yield "".join(part)
 
 
-def _only_hearer(logger: logging.Logger) -> _OurHandler | None:
+def _sole_handler(logger: logging.Logger) -> _OurHandler | None:
     """The handler of `configure`, if it is the only one that gets the lines of *logger*, and no
     filter or subclass could change them.
     """

@@ -282,13 +282,13 @@ class Metrics(Collector):
             with suppress(TowpathError, OSError, TimeoutError):
                 readings.append(read())
         if readings:
-            yield from _gauges_of(_joined(readings))
+            yield from _gauges_of(_merge_readings(readings))
         readable = _family(measures.READABLE)
         readable.add_metric((), int(len(readings) == len(self._reads)))
         yield readable
 
 
-def _joined(readings: Sequence[Reading]) -> Reading:
+def _merge_readings(readings: Sequence[Reading]) -> Reading:
     """Merges several readings: the last one decides about a queue; leases are summed."""
     queues: dict[str, QueueReading] = {}
     for of_queue in (queue for reading in readings for queue in reading.queues):

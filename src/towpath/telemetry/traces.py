@@ -18,7 +18,7 @@ _OFF: AbstractContextManager[Any] = nullcontext()
 _spans: ModuleType | None = None
 
 
-def _loaded() -> Any:
+def _load_spans() -> Any:
     """The module `spans`, or None while nothing in this process has loaded OpenTelemetry: before
     that no provider can have been set, and no span can be open.
     """
@@ -44,7 +44,7 @@ if os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"):
 
 def active() -> bool:
     """Whether a provider of spans is set up. Takes at most 1 µs: a worker asks once per batch."""
-    spans = _spans or _loaded()
+    spans = _spans or _load_spans()
     return spans is not None and spans.active()
 
 
@@ -53,13 +53,13 @@ def inject() -> dict[str, str]:
 
     Empty without a valid current span.
     """
-    spans = _spans or _loaded()
+    spans = _spans or _load_spans()
     return {} if spans is None else spans.inject()
 
 
 def current_ids() -> tuple[str, str] | None:
     """The ids of the current trace and span, in hexadecimal; None outside of a span."""
-    spans = _spans or _loaded()
+    spans = _spans or _load_spans()
     return None if spans is None else spans.current_ids()
 
 
@@ -68,7 +68,7 @@ def producer_span(queue: str, *, handler: str, jobs: int = 1) -> AbstractContext
 
     Has no effect without an SDK.
     """
-    spans = _spans or _loaded()
+    spans = _spans or _load_spans()
     if spans is None or not spans.active():
         return _OFF
     return spans.producer_span(queue, handler=handler, jobs=jobs)
@@ -82,7 +82,7 @@ def consumer_span(
     Without valid headers, it begins a trace of its own. An exception that leaves the block marks
     the span as failed, so only failures may leave it. Has no effect without an SDK.
     """
-    spans = _spans or _loaded()
+    spans = _spans or _load_spans()
     if spans is None or not spans.active():
         return _OFF
     return spans.consumer_span(headers, queue=queue, handler=handler, job=job, attempt=attempt)
