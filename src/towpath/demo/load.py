@@ -80,7 +80,7 @@ class Users:
     async def _chat(self, user: str) -> None:
         for number in range(1, self._load.messages + 1):
             await self._pause(self._load.messages)
-            said = await self._asked("POST", "/api/v1/message", {
+            said = await self._request("POST", "/api/v1/message", {
                 "user_id": user, "org_id": "demo", "client_id": "web", "message": f"No. {number}",
                 "client_message_id": str(number),
                 "metadata": {"number": number, "takes": self._chance.uniform(0.05, 0.3)},
@@ -91,7 +91,7 @@ class Users:
         began = wall_ms()
         for number in range(1, self._load.timers + 1):
             due = began + int(self._chance.uniform(0.1, 1.2) * self._load.over * 1000)
-            await self._asked("POST", "/api/v1/timers", {
+            await self._request("POST", "/api/v1/timers", {
                 "task_type": REMINDER, "task_id": f"r-{number}", "delay_time": due,
                 "params": {"number": number, "due": due},
             })  # fmt: skip
@@ -101,9 +101,9 @@ class Users:
         """Create a timer and cancel it, but count it as sent: the count must report it as lost."""
         due = wall_ms() + 3_600_000
         body = {"task_type": REMINDER, "task_id": "r-lost", "delay_time": due}
-        await self._asked("POST", "/api/v1/timers", body)
+        await self._request("POST", "/api/v1/timers", body)
         self._timers.append(0)
-        await self._asked("POST", f"/api/v1/timers/{REMINDER}/r-lost/cancel")
+        await self._request("POST", f"/api/v1/timers/{REMINDER}/r-lost/cancel")
 
     async def _open_pulls(self) -> None:
         for number in range(1, self._load.reviews + 1):
@@ -124,7 +124,9 @@ class Users:
                 elif opened and delivery.event == "issues":
                     self._issues.append(delivery.payload["issue"]["number"])
                 for _ in range(1 + bool(pull and len(self._heads) % 4 == 0)):
-                    await self._persistently(lambda delivery=delivery: _delivered(delivery.send))
+                    await self._repeat_until_accepted(
+                        lambda delivery=delivery: _deliver(delivery.send)
+                    )
             await asyncio.sleep(_LOOK)
 
     async def _send_files(self) -> None:
@@ -151,7 +153,7 @@ class Users:
     async def _agent(self, name: str) -> None:
         while True:
             body = {"agent_id": name, "wait": 1}
-            task = await self._asked("POST", "/api/v1/request-task", body)
+            task = await self._request("POST", "/api/v1/request-task", body)
             if task is None:
                 continue
             self._taken += 1
@@ -166,7 +168,7 @@ class Users:
     async def _pause(self, times: int) -> None:
         await asyncio.sleep(self._chance.uniform(0.2, 1.0) * self._load.over / times)
 
-    async def _asked(self, method: str, path: str, body: Any = None) -> Any:
+    async def _request(self, method: str, path: str, body: Any = None) -> Any:
         """The decoded body of the response. Raises DemoFailed if the request was refused."""
         answer = await self._answer(method, path, body)
         if answer.status >= 300:
@@ -177,7 +179,7 @@ class Users:
         sent = b"" if body is None else msgspec.json.encode(body)
         # With the same key, a repeat gets the same task if the first response was lost.
         headers = {"idempotency-key": f"{self._chance.getrandbits(64):x}"}
-        return await self._persistently(
+        return await self._repeat_until_accepted(
             lambda: self._remote_for(path).answer(method, path, sent, headers)
         )
 
@@ -185,7 +187,7 @@ class Users:
         """The client for *path*: agents have their own connections, because they wait."""
         return self._site.agents if "task" in path else self._site.remote
 
-    async def _persistently(self, ask: Callable[[], Awaitable[CallAnswer]]) -> CallAnswer:
+    async def _repeat_until_accepted(self, ask: Callable[[], Awaitable[CallAnswer]]) -> CallAnswer:
         end = steady() + _PATIENCE
         while True:
             try:
@@ -219,12 +221,12 @@ class Users:
         """The rows of all applications, counted now."""
         notes = await asyncio.to_thread(facts.notes_in, self._site.notes)
         return [
-            await self._reviews(),
-            await self._chats(notes),
+            await self._reviews_row(),
+            await self._messages_row(notes),
             facts.timers(
                 notes, self._timers, completed=await self._total(f"timers.{REMINDER}")
             ),
-            await self._stored(),
+            await self._uploads_row(),
             facts.issues(
                 self._issues, self._completed, agents=self._load.agents, taken=self._taken
             ),
@@ -234,17 +236,17 @@ class Users:
         """The number of completions that Redis has accepted."""
         return (await self._engine.inspect.counts(queue)).totals["completed"]
 
-    async def _chats(self, notes: list[facts.Note]) -> facts.Row:
+    async def _messages_row(self, notes: list[facts.Note]) -> facts.Row:
         answered = [
             which
             for which, id in self._messages.items()
-            if (await self._asked("GET", f"/api/v1/message/{id}"))["state"] == "answered"
+            if (await self._request("GET", f"/api/v1/message/{id}"))["state"] == "answered"
         ]
         completed = await self._total("messages")
         return facts.messages(notes, self._messages, answered, completed=completed)
 
-    async def _reviews(self) -> facts.Row:
-        page = await self._asked("GET", "/api/v1/reviews?state=COMPLETED&size=200")
+    async def _reviews_row(self) -> facts.Row:
+        page = await self._request("GET", "/api/v1/reviews?state=COMPLETED&size=200")
         completed = [review["task"]["head"] for review in page["reviews"]]
         pulls = [issue.pull for issue in self._people.repository.issues.values() if issue.pull]
         posted = [review.commit for pull in pulls for review in pull.reviews]
@@ -252,14 +254,14 @@ class Users:
 
     async def open_reviews(self) -> int:
         """The number of reviews that have not ended, or are not posted yet."""
-        page = await self._asked("GET", "/api/v1/reviews?size=200")
+        page = await self._request("GET", "/api/v1/reviews?size=200")
         states = [
             [review["state"], (review["posting"] or review)["state"]] for review in page["reviews"]
         ]
         return sum(bool(_OPEN & set(both)) for both in states)
 
-    async def _stored(self) -> facts.Row:
-        page = await self._asked("GET", "/api/v1/uploads")
+    async def _uploads_row(self) -> facts.Row:
+        page = await self._request("GET", "/api/v1/uploads")
         names = [upload["name"] for upload in page["uploads"] if upload["status"] == "COMPLETED"]
         whole: list[str] = []
         for upload in self._uploads:
@@ -270,6 +272,6 @@ class Users:
         return facts.uploads(self._files, names, whole)
 
 
-async def _delivered(send: Callable[[], int]) -> CallAnswer:
+async def _deliver(send: Callable[[], int]) -> CallAnswer:
     status = await asyncio.to_thread(send)
     return CallAnswer(status or 503, {}, b"")

@@ -38,7 +38,7 @@ class Demo:
     def __init__(
         self, load: DemoLoad, *, say: Say, lose: bool = False, within: float = WITHIN
     ) -> None:
-        self._load, self._told, self._lose, self._within = load, say, lose, within
+        self._load, self._print, self._lose, self._within = load, say, lose, within
         self._began = steady()
         self.terminated = False
         """Whether SIGTERM ended it."""
@@ -55,12 +55,12 @@ class Demo:
             self._say(f"serving {site.address}; dashboard: {site.login}")
             users = Users(site, self._load, engine)
             beside = (self._tell_progress(users), users.send_webhooks(), users.work_as_agents())
-            async with self._bounded(), _beside(*beside):
+            async with self._limit_time(), _beside(*beside):
                 rows = await self._all_of_it(site, users, engine)
             counted(rows)
             if stay:
                 self._say(f"it runs until Ctrl-C; dashboard: {site.address}")
-                await _signalled()
+                await _wait_for_signal()
 
     def _end_by_sigterm(self) -> None:
         """Make SIGTERM end the demo, and everything that it has started, as Ctrl-C does."""
@@ -79,13 +79,13 @@ class Demo:
             group.create_task(users.run())
             if self._lose:
                 group.create_task(users.lose_a_timer())
-            group.create_task(self._hurt(site, users))
+            group.create_task(self._kill_parts(site, users))
         self._say("everything is sent; waiting until it is done …")
-        return await self._counted(users, engine)
+        return await self._count_rows(users, engine)
 
     # ── failures ─────────────────────────────────────────────────────────────────────────
 
-    async def _hurt(self, site: Site, users: Users) -> None:
+    async def _kill_parts(self, site: Site, users: Users) -> None:
         """Kill a worker that holds messages, then Redis: both with SIGKILL, by their pids."""
         killed = await self._busy_worker(site, users)
         os.kill(killed, signal.SIGKILL)
@@ -134,7 +134,7 @@ class Demo:
 
     # ── waiting for the end ──────────────────────────────────────────────────────────────
 
-    async def _counted(self, users: Users, engine: Engine) -> list[facts.Row]:
+    async def _count_rows(self, users: Users, engine: Engine) -> list[facts.Row]:
         """The rows, once nothing is missing, or no open job could still add what is missing."""
         still = 0
         while True:
@@ -145,7 +145,7 @@ class Demo:
             await asyncio.sleep(_TOLD_EVERY / 4)
 
     @asynccontextmanager
-    async def _bounded(self) -> AsyncGenerator[None]:
+    async def _limit_time(self) -> AsyncGenerator[None]:
         try:
             async with asyncio.timeout(self._within):
                 yield
@@ -155,7 +155,7 @@ class Demo:
     # ── messages ─────────────────────────────────────────────────────────────────────────
 
     def _say(self, text: str) -> None:
-        self._told(f"{steady() - self._began:5.1f} s  {text}")
+        self._print(f"{steady() - self._began:5.1f} s  {text}")
 
     async def _tell_progress(self, users: Users) -> None:
         while True:
@@ -196,7 +196,7 @@ def _first(failed: ExceptionGroup[Exception]) -> Exception:
     return _first(cast("Any", error)) if isinstance(error, ExceptionGroup) else error
 
 
-async def _signalled() -> None:
+async def _wait_for_signal() -> None:
     loop, came = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, came.set)

@@ -84,7 +84,7 @@ async def running(folder: Path) -> AsyncGenerator[Site]:
         environment = _environment(github.url) | {FOLDER: str(notes), "TMPDIR": str(scratch)}
         async with _program(["up", "--data", str(folder / "data"), "--port", "0", "--json"],
                             folder, environment) as server:  # fmt: skip
-            told = await _told(server, folder)
+            told = await _read_start(server, folder)
             secret, link = _read(told["api_key_file"]), told["login_file"]
             # Show the link itself only in a terminal, because others may read a log.
             login = _read(link) if sys.stderr.isatty() else f"the link in {link}"
@@ -156,7 +156,7 @@ def log_of(folder: Path, command: str) -> Path:
     return folder / f"{command}.log"
 
 
-async def _told(server: asyncio.subprocess.Process, folder: Path) -> dict[str, Any]:
+async def _read_start(server: asyncio.subprocess.Process, folder: Path) -> dict[str, Any]:
     """The JSON that `towpath up` prints when it serves. Raises DemoFailed with its log's end."""
     assert server.stdout is not None  # noqa: S101 -- it was asked for
     with suppress(TimeoutError):
