@@ -190,11 +190,11 @@ class InvalidOption(InvalidInput):
     remedy = "Choose a value that follows the rule in the message."
 
     def __init__(self, option: str, value: object, *, rule: str) -> None:
-        super().__init__(f"{option} = {_shown(value)}: {rule}")
+        super().__init__(f"{option} = {_format_value(value)}: {rule}")
         self.option, self.value, self.rule = option, value, rule
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     match value:
         case timedelta():  # repr shows minus five seconds as minus a day, plus some hours
             return f"{value.total_seconds():g} s"

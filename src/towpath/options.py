@@ -53,7 +53,7 @@ class Mark(NamedTuple):
     """The setting that fills it, if it is not a setting itself."""
 
 
-def _words(value: object) -> object:
+def _split_words(value: object) -> object:
     """A list: JSON, or words split like in a shell. No shell runs."""
     if not isinstance(value, str):
         return value
@@ -70,7 +70,7 @@ def _variables(value: object) -> object:
 
 Secret = Annotated[str, Mark(secret=True)]
 """Text that is never shown: not by `repr`, not in an error, not by `towpath config`."""
-Command = Annotated[tuple[str, ...], Mark(read=_words)]
+Command = Annotated[tuple[str, ...], Mark(read=_split_words)]
 """A program and its arguments."""
 Variables = Annotated[Mapping[str, Secret], Mark(read=_variables)]
 """Variables that are passed on; the setting has their names."""
@@ -114,11 +114,11 @@ class OptionField(NamedTuple):
 
         Raises InvalidOption, which does not have the value of a secret.
         """
-        return self._converted(self._plain(value), strict=False)
+        return self._convert(self._plain(value), strict=False)
 
     def require(self, value: object) -> None:
         """Raises InvalidOption if *value* does not fit the option."""
-        self._converted(value, strict=True)
+        self._convert(value, strict=True)
 
     def _plain(self, value: object) -> object:
         """*value* in a form that msgspec converts to the type."""
@@ -134,16 +134,16 @@ class OptionField(NamedTuple):
                 return _named_values(value)
         except ValueError as error:
             rule = getattr(error, "rule", None) or str(error)
-            raise self._refused(value, rule) from (None if self.mark.secret else error)
+            raise self._refusal(value, rule) from (None if self.mark.secret else error)
         return _SAID.get(value.lower(), value) if kind is bool and isinstance(value, str) else value
 
-    def _converted(self, value: object, *, strict: bool) -> Any:
+    def _convert(self, value: object, *, strict: bool) -> Any:
         try:
-            return msgspec.convert(value, self.hint, strict=strict, dec_hook=_made)
+            return msgspec.convert(value, self.hint, strict=strict, dec_hook=_construct)
         except msgspec.ValidationError as error:
-            raise self._refused(value, _rule(self.hint, str(error))) from None
+            raise self._refusal(value, _rule(self.hint, str(error))) from None
 
-    def _refused(self, value: object, rule: str) -> InvalidOption:
+    def _refusal(self, value: object, rule: str) -> InvalidOption:
         return InvalidOption(self.name, "…" if self.mark.secret else value, rule=rule)
 
 
@@ -248,7 +248,7 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
     return field.default if made is msgspec.NODEFAULT else cast("Callable[[], Any]", made)()
 
 
-def _made(kind: type, value: object) -> object:
+def _construct(kind: type, value: object) -> object:
     """Create a value of a class that msgspec does not know, such as Path."""
     return kind(value)
 
