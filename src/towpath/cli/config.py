@@ -75,8 +75,8 @@ def config(session: Session) -> None:
     ]
     if session.out.as_json:
         for name, value, origin, about in rows:
-            told = {"setting": name, "value": value or None, "origin": origin.kind}
-            session.out.object(told | {"by": origin.name or None, "about": about})
+            fields = {"setting": name, "value": value or None, "origin": origin.kind}
+            session.out.object(fields | {"by": origin.name or None, "about": about})
         return
     session.out.table(("SETTING", "VALUE", "ORIGIN", "ABOUT"), rows)
 

@@ -61,13 +61,13 @@ async def doctor(
 def _show_finding(session: Session, finding: Finding) -> None:
     word = finding.verdict.name.lower()
     if session.out.as_json:
-        told = {
+        fields = {
             "check": finding.check,
             "verdict": word,
             "found": finding.found,
             "do": finding.do or None,
         }
-        session.out.object(told | ({"server": finding.server} if finding.server else {}))
+        session.out.object(fields | ({"server": finding.server} if finding.server else {}))
         return
     where = f"{finding.server}: " if finding.server else ""
     session.out.line(f"{word:<5} {finding.check:<11} {where}{finding.found}")

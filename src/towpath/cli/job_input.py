@@ -77,9 +77,9 @@ class Taking:
                 self._session.out.note(f"{taken.job}  {taken.state}")
                 self._show_end(await engine.events.ended(taken.job, within=wait))
             elif isinstance(taken, Placed):
-                told = {"queue": taken.job.queue, "id": taken.id, "state": taken.state}
+                fields = {"queue": taken.job.queue, "id": taken.id, "state": taken.state}
                 text = f"{taken.job}  {taken.state}{'  replaced' if taken.replaced else ''}"
-                self._session.out.answer(told | {"replaced": taken.replaced}, text)
+                self._session.out.answer(fields | {"replaced": taken.replaced}, text)
             else:
                 self._show_submitted(taken)
 
@@ -94,10 +94,12 @@ class Taking:
         if self._id is not None:
             options["id"] = self._id
         ledger = open_ledger(session, None)
-        said = session.settings
+        settings = session.settings
 
         def connect() -> Engine:
-            return Engine(said.server, limits=said.limits, declared=said.declared, log=Silent())
+            return Engine(
+                settings.server, limits=settings.limits, declared=settings.declared, log=Silent()
+            )
 
         async with Backend(connect, ledger=ledger, log=Silent()) as backend:
             if self._replaces:
@@ -121,9 +123,9 @@ class Taking:
     def _show_submitted(self, submitted: Submitted) -> None:
         out, ref = self._session.out, submitted.job
         if out.as_json:
-            told: dict[str, Any] = {"queue": ref.queue, "id": ref.id, "state": submitted.state}
+            fields: dict[str, Any] = {"queue": ref.queue, "id": ref.id, "state": submitted.state}
             out.object(
-                told | {"existed": submitted.existed, "same_payload": submitted.same_payload}
+                fields | {"existed": submitted.existed, "same_payload": submitted.same_payload}
             )
             return
         out.line(f"{ref}  {submitted.state}{'  existed' if submitted.existed else ''}")
@@ -133,8 +135,8 @@ class Taking:
     def _show_end(self, job: JobInfo) -> None:
         if self._session.out.as_json:
             keep = ("queue", "id", "state", "attempts", "reason", "ended_at")
-            told = {name: value for name, value in brief(job).items() if name in keep}
-            self._session.out.object(told | content("result", job.result))
+            fields = {name: value for name, value in brief(job).items() if name in keep}
+            self._session.out.object(fields | content("result", job.result))
         elif job.state is State.DONE:
             text = (job.result or b"").decode(errors="backslashreplace")
             self._session.out.line(text or "done")

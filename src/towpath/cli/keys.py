@@ -206,8 +206,8 @@ def secret(
     if purpose not in known:
         raise InvalidOption("purpose", purpose, rule=f"must be one of {', '.join(known)}")
     for each in _signing(session.settings):
-        told = derived(each, purpose)
-        session.out.answer({"purpose": purpose, "secret": told}, told)
+        signing = derived(each, purpose)
+        session.out.answer({"purpose": purpose, "secret": signing}, signing)
 
 
 def _signing(settings: Settings) -> list[str]:

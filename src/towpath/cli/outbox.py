@@ -60,8 +60,8 @@ async def list_(session: Session, *, database: DatabaseOption = None) -> None:
     now, out = instant(wall_ms()), session.out
     if out.as_json:
         for sink, tally in counts.items():
-            told = {"sink": sink, "pending": tally.pending, "refused": tally.refused}
-            out.object(told | {"lag": tally.lag(now), "oldest_at": tally.oldest_at})
+            fields = {"sink": sink, "pending": tally.pending, "refused": tally.refused}
+            out.object(fields | {"lag": tally.lag(now), "oldest_at": tally.oldest_at})
         return
     if not counts:
         out.note("no sinks: outbox.sinks is none, and nothing waits")

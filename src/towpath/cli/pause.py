@@ -48,8 +48,8 @@ async def drop(session: Session, *, queue: QueueArgument, lane: LaneArgument) ->
     """Let a parked lane continue without its dead head. The dead job stays listed."""
     async with session.engine() as engine:
         ref = await engine.drop(await existing_queue(engine, queue), lane)
-    told = {"queue": ref.queue, "lane": lane, "dropped": ref.id}
-    session.out.answer(told, f"{ref}  dropped; lane {lane} goes on")
+    fields = {"queue": ref.queue, "lane": lane, "dropped": ref.id}
+    session.out.answer(fields, f"{ref}  dropped; lane {lane} goes on")
 
 
 # Without a callback, typer would turn a group with one verb into that verb.

@@ -123,10 +123,10 @@ def described(name: str, counts: Counts, per_minute: float | None) -> dict[str, 
     """The counts as JSON, with all fields."""
     from msgspec.structs import asdict  # noqa: PLC0415 -- slow to import
 
-    told: dict[str, Any] = {"queue": name, **asdict(counts)}
-    oldest, totals = told.pop("oldest"), told.pop("totals")
-    told["oldest_seconds"] = oldest.total_seconds() if oldest is not None else None
-    return told | {"done_per_minute": per_minute, "totals": totals}
+    fields: dict[str, Any] = {"queue": name, **asdict(counts)}
+    oldest, totals = fields.pop("oldest"), fields.pop("totals")
+    fields["oldest_seconds"] = oldest.total_seconds() if oldest is not None else None
+    return fields | {"done_per_minute": per_minute, "totals": totals}
 
 
 def hints(found: Mapping[str, Counts]) -> list[str]:
@@ -147,17 +147,17 @@ async def show(session: Session, *, queue: QueueArgument) -> None:
     async with session.engine() as engine:
         name = await existing_queue(engine, queue)
         counts, options = await engine.inspect.counts(name), await engine.queues.options(name)
-    told = described(name, counts, None)
-    del told["done_per_minute"]
+    fields = described(name, counts, None)
+    del fields["done_per_minute"]
     if session.out.as_json:
-        session.out.object(told | {"options": written(options)})
+        session.out.object(fields | {"options": written(options)})
         return
-    totals = told.pop("totals")
-    told["oldest"] = counts.oldest
-    del told["oldest_seconds"]
+    totals = fields.pop("totals")
+    fields["oldest"] = counts.oldest
+    del fields["oldest_seconds"]
     so_far = {f"total {verb}": count for verb, count in totals.items() if count}
     chosen = {f"option {name}": value for name, value in written(options).items()}
-    session.out.facts(told | so_far | chosen)
+    session.out.facts(fields | so_far | chosen)
 
 
 def written(options: QueueOptions) -> dict[str, Any]:

@@ -84,20 +84,20 @@ class WorkerRun:
 
     def _commands(self, *, drain: bool) -> list[list[str]]:
         """The arguments of each process: those of this command, for one process."""
-        said, own = self._flags, self._settings.worker
+        given, own = self._flags, self._settings.worker
         shared = [
-            f"--{option}={said[option]}"
+            f"--{option}={given[option]}"
             for option in ("url", "timeout", "config")
-            if option in said
+            if option in given
         ]
-        shared += [f"--log-{name}={value}" for name, value in said.get("log", {}).items()]
+        shared += [f"--log-{name}={value}" for name, value in given.get("log", {}).items()]
         shared += ["--drain"] * drain + ["--debug"] * self._debug + ["--json"] * self._out.as_json
         if own.metrics_port + own.processes - 1 > _LAST_PORT:
             rule = f"must leave room for {own.processes} ports, up to {_LAST_PORT}"
             raise InvalidOption("worker.metrics_port", own.metrics_port, rule=rule)
         commands: list[list[str]] = []
         for number in range(own.processes):
-            flags: dict[str, object] = {**said.get("worker", {}), "processes": 1}
+            flags: dict[str, object] = {**given.get("worker", {}), "processes": 1}
             if own.name and own.processes > 1:
                 flags["name"] = f"{own.name}.{number + 1}"
             if own.metrics_port:
@@ -118,8 +118,8 @@ class WorkerRun:
         server = asyncio.run(reach())
         queues = dict(sorted(worker.weights.items()))
         weights = ", ".join(f"{name} (weight {weight})" for name, weight in queues.items())
-        told: dict[str, Any] = {"app": self._path, "server": server}
-        self._out.answer(told | {"queues": queues}, told | {"queues": weights})
+        fields: dict[str, Any] = {"app": self._path, "server": server}
+        self._out.answer(fields | {"queues": queues}, fields | {"queues": weights})
 
     def _worker(self) -> Worker:
         wanted = self._settings.worker

@@ -95,8 +95,10 @@ async def show(session: Session, *, queue: QueueArgument, name: NameArgument) ->
 
     async with session.engine() as engine:
         info = await engine.schedules.get(queue, name)
-    told = _described(info) | content("payload", info.payload)
-    session.out.answer(told, {fact: value for fact, value in told.items() if value is not False})
+    fields = _described(info) | content("payload", info.payload)
+    session.out.answer(
+        fields, {fact: value for fact, value in fields.items() if value is not False}
+    )
 
 
 _SET = """
@@ -139,9 +141,9 @@ async def set_(
             queue, name, when, data, missed=_parse_missed(missed), paused=paused, **options
         )
     word = "made" if done.new else "replaced"
-    told = _described(done.schedule) | {"new": done.new}
+    fields = _described(done.schedule) | {"new": done.new}
     coming = "paused" if done.schedule.paused else f"next {_plain(done.schedule.next)}"
-    session.out.answer(told, f"{queue}/{name}  {word}  {coming}")
+    session.out.answer(fields, f"{queue}/{name}  {word}  {coming}")
 
 
 verb(
@@ -181,8 +183,8 @@ async def fire(session: Session, *, queue: QueueArgument, name: NameArgument) ->
     """
     async with session.engine() as engine:
         done = await engine.schedules.fire(queue, name)
-    told = {"queue": queue, "name": name, "id": done.id, "state": done.state}
-    session.out.answer(told, f"{done.job}  {done.state}")
+    fields = {"queue": queue, "name": name, "id": done.id, "state": done.state}
+    session.out.answer(fields, f"{done.job}  {done.state}")
 
 
 @verb(app, "pause", examples="towpath schedules pause reports nightly")

@@ -66,8 +66,8 @@ def up(
     require_server()
     from towpath.cli.serving import serve_alone  # noqa: PLC0415 -- slow to import
 
-    said = _without_unset(data=data, host=host, port=port, database=database, objects=objects)
-    serve_alone(session, said, _log(session, log_format))
+    flags = _without_unset(data=data, host=host, port=port, database=database, objects=objects)
+    serve_alone(session, flags, _log(session, log_format))
 
 
 def require_server() -> None:

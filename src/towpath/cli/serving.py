@@ -281,10 +281,17 @@ class _Serving:
         own = {"data": self._data, "store": store, "database": database, "objects": self._objects}
         hooks, facts = [f"{address}{path}" for path in webhooks], self._facts()
         if out.as_json:
-            told: dict[str, object] = {"address": address, **own, "api_key": secret, "login": login}
-            told |= {f"{name}_file": path for name, path in files.items()}
-            told |= {name: fact.value for name, fact in facts.items()} | {"webhooks": hooks or None}
-            out.object({name: value for name, value in told.items() if value is not None})
+            fields: dict[str, object] = {
+                "address": address,
+                **own,
+                "api_key": secret,
+                "login": login,
+            }
+            fields |= {f"{name}_file": path for name, path in files.items()}
+            fields |= {name: fact.value for name, fact in facts.items()} | {
+                "webhooks": hooks or None
+            }
+            out.object({name: value for name, value in fields.items() if value is not None})
             sys.stdout.flush()
             return
         key_file, link_file = files.get("api_key"), files.get("login")
@@ -335,14 +342,14 @@ class _Serving:
 
     def _facts(self) -> dict[str, StartFact]:
         """The facts of applications that are printed at the start."""
-        told: dict[str, StartFact] = {}
+        facts: dict[str, StartFact] = {}
         for application in self._applications:
-            told |= (
+            facts |= (
                 application.load(application.facts)(self._options[application.name])
                 if application.facts
                 else {}
             )
-        return told
+        return facts
 
     async def _about_keys(self) -> str:
         """How to get a key, if no new one can be shown: secrets of earlier keys are not stored."""

@@ -160,16 +160,16 @@ class TaskRunner:
 
     async def _repeat_until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Repeat *ask* until the server answers. Raises RemoteRefused for a permanent error."""
-        pause, told = _FIRST_PAUSE, False
+        pause, logged = _FIRST_PAUSE, False
         while True:
             try:
                 return await ask()
             except (CallFailed, RemoteRefused) as error:
                 if error.retry is RetryAdvice.NEVER:
                     raise
-                if not told:
+                if not logged:
                     self._tell(f"waiting for the server: {error}")
-                    told = True
+                    logged = True
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -269,16 +269,16 @@ class TaskRunner:
         """
         patience = _FAREWELL if outcome.verb == "release" else None
         words = outcome.said[-_RESULT_MOST:]
-        said: dict[str, Any] = self._holder_fields(task)
+        body: dict[str, Any] = self._holder_fields(task)
         if outcome.verb == "complete":
-            said |= {"result": words}
-            said |= {"pr_number": outcome.pr_number} if outcome.pr_number else {}
+            body |= {"result": words}
+            body |= {"pr_number": outcome.pr_number} if outcome.pr_number else {}
         else:
-            said |= {"reason": words or "no reason given"}
+            body |= {"reason": words or "no reason given"}
         try:
             async with asyncio.timeout(patience):
                 await self._repeat_until_answered(
-                    lambda: self._remote.post(_path(task, outcome.verb), said)
+                    lambda: self._remote.post(_path(task, outcome.verb), body)
                 )
         except (CallFailed, RemoteRefused) as error:
             return TaskOutcome("lost", str(error))
@@ -310,8 +310,10 @@ class TaskRunner:
         return TaskOutcome(verb, f"{how}: {ended.complaint}" if ended.complaint else how)
 
     def _command(self, task: Mapping[str, Any]) -> Command:
-        told = {f"TOWPATH_TASK_{name}": task.get(field) for name, field in _TASK_VARIABLES.items()}
-        own = {name: str(value) for name, value in told.items() if value}
+        fields = {
+            f"TOWPATH_TASK_{name}": task.get(field) for name, field in _TASK_VARIABLES.items()
+        }
+        own = {name: str(value) for name, value in fields.items() if value}
         return Command(
             argv=self._plan.command,
             environment={**scrubbed(os.environ), **own},
@@ -371,10 +373,10 @@ def _path(task: Mapping[str, Any], verb: str) -> str:
     return f"/api/v1/tasks/{quote(task['task_id'], safe='')}/{verb}"
 
 
-def _lease_of(told: ServerAnswer) -> float:
+def _lease_of(answer: ServerAnswer) -> float:
     """About how many seconds a new task is held. The first heartbeat returns the exact time."""
-    expires = datetime.fromisoformat(told.content["expires_at"])
-    return max(1.0, (expires - parsedate_to_datetime(told.date)).total_seconds() - 1)
+    expires = datetime.fromisoformat(answer.content["expires_at"])
+    return max(1.0, (expires - parsedate_to_datetime(answer.date)).total_seconds() - 1)
 
 
 def _stop_at(asked: float, lease: float) -> float:

@@ -67,9 +67,9 @@ async def _stream(session: Session, engine: Engine, span: Duration, *, once: boo
     while True:
         before, now = await _two_looks(engine, span, now)
         for name, counts in now.items():
-            told = described(name, counts, None)
-            del told["done_per_minute"]
-            session.out.object(told | _rates(before.get(name), counts, span))
+            fields = described(name, counts, None)
+            del fields["done_per_minute"]
+            session.out.object(fields | _rates(before.get(name), counts, span))
         sys.stdout.flush()
         if once:
             return

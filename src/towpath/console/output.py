@@ -108,8 +108,8 @@ class Output:
     def refused(self, code: str, message: str, remedy: str, retry: str) -> None:
         """Write an error and its remedy."""
         if self.as_json:
-            told = {"refused": code, "message": message, "do": remedy, "retry": retry}
-            sys.stderr.write(json.dumps(told) + "\n")
+            fields = {"refused": code, "message": message, "do": remedy, "retry": retry}
+            sys.stderr.write(json.dumps(fields) + "\n")
         else:
             self.note(f"refused  {code}: {message}\ndo       {remedy}")
 

@@ -68,10 +68,10 @@ class Session:
     def flags(self, **more: Mapping[str, Any]) -> dict[str, Any]:
         """The flags of the command line, as settings. Leaves out flags that were not given."""
         own = ("url", "timeout", "config")
-        said: dict[str, Any] = {name: self._common.get(name) for name in own}
+        flags: dict[str, Any] = {name: self._common.get(name) for name in own}
         for group, values in more.items():
-            said[group] = {name: value for name, value in values.items() if value is not None}
-        return {name: value for name, value in said.items() if value not in (None, {})}
+            flags[group] = {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in flags.items() if value not in (None, {})}
 
     @property
     def debug(self) -> bool:
@@ -170,8 +170,8 @@ def noun(app: typer.Typer, *, examples: str) -> Callable[[B], B]:
     """The same for a group of commands: the function runs if no verb follows."""
 
     def register(body: B) -> B:
-        told = help_of(body, examples)
-        app.callback(invoke_without_command=True, help=told)(_command(body))
+        text = help_of(body, examples)
+        app.callback(invoke_without_command=True, help=text)(_command(body))
         return body
 
     return register
@@ -290,8 +290,8 @@ def open_ledger(
     *tables* loads the tables of applications, whose versions are checked, too. Raises
     InvalidOption if there is no ledger, LedgerNotInstalled if its libraries are missing.
     """
-    said = {} if database is None else {"database": database}
-    settings = session.load(session.flags() | said)
+    flags = {} if database is None else {"database": database}
+    settings = session.load(session.flags() | flags)
     kept = file_in(settings.data)
     if settings.database is not None:
         url = settings.database
