@@ -146,8 +146,8 @@ async def live(
 ) -> EventSourceResponse:
     """Notify an open page when what it shows has changed."""
     refuse_if_full(request)
-    told = await begun(changes(pulse_of(request), request, key, queue, mark))
-    return await stream(told, request)
+    events = await begun(changes(pulse_of(request), request, key, queue, mark))
+    return await stream(events, request)
 
 
 # ── one queue ────────────────────────────────────────────────────────────────────────────
@@ -274,12 +274,12 @@ async def queue_page(
 def _matching(state: str, wanted: Filter) -> str:
     """The body of a request that changes all jobs in *state* that fit *wanted*."""
     before = wanted.before
-    said = {
+    fields = {
         "lane": wanted.lane,
         "handler": wanted.handler,
         "submitted_before": before.isoformat() if before else "",
     }
-    body = {"states": [state]} | {name: value for name, value in said.items() if value}
+    body = {"states": [state]} | {name: value for name, value in fields.items() if value}
     return msgspec.json.encode(body).decode()
 
 

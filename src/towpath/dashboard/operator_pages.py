@@ -58,10 +58,10 @@ async def workers_page(
     page: ThePage, request: Request, engine: TheEngine, key: CanRead
 ) -> Response:
     """The live workers, with their hosts and jobs."""
-    told = await pulse_of(request).shared("workers", engine.workers.list)
+    workers = await pulse_of(request).shared("workers", engine.workers.list)
     found = [
         (name, since, doing, [queue for queue in doing.queues if key.covers(queue)])
-        for name, since, doing in told
+        for name, since, doing in workers
     ]
     seen = [worker for worker in found if worker[3]]
     return page.show("workers.html", workers=seen, covers=key.covers, live="*")

@@ -201,8 +201,8 @@ async def changes(
                 yield ServerSentEvent(event="away", data=error.code)
         else:
             if was_away or found != last:
-                told = {"at": instant(wall_ms()).isoformat()}
-                yield ServerSentEvent(event="changed", data=msgspec.json.encode(told).decode())
+                fields = {"at": instant(wall_ms()).isoformat()}
+                yield ServerSentEvent(event="changed", data=msgspec.json.encode(fields).decode())
             last, was_away = found, False
         try:
             async with asyncio.timeout(EVERY):

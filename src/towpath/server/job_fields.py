@@ -43,12 +43,12 @@ def telling(base: type[M]) -> type[M]:
 def options_in(body: object) -> JobOptions:
     """The job options that a body sets."""
     values = {name: getattr(body, name, None) for name in FIELDS}
-    said = {
+    given = {
         name: value
         for name, value in values.items()
         if value is not None and value != _DEFAULTS.get(name)
     }
-    return with_own_attempts(cast("JobOptions", said))
+    return with_own_attempts(cast("JobOptions", given))
 
 
 def told(job: Said) -> dict[str, Any]:

@@ -141,8 +141,8 @@ def _result(tool: Tool, answered: ToolAnswer) -> CallToolResult:
     problem = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     code = str(problem.get("type", "")).rpartition("/")[2] or str(answered.status)
     more = {name: value for name, value in problem.items() if name not in _FIELDS_OF_PROBLEMS}
-    told = f"{code}: {problem.get('detail', 'refused')}" + (f" {json.dumps(more)}" if more else "")
-    return _error_result(told, str(problem.get("remedy") or "Try again later."))
+    text = f"{code}: {problem.get('detail', 'refused')}" + (f" {json.dumps(more)}" if more else "")
+    return _error_result(text, str(problem.get("remedy") or "Try again later."))
 
 
 def _error_result(what: str, remedy: str) -> CallToolResult:

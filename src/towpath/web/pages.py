@@ -187,12 +187,12 @@ class PageRoute(APIRoute):
                 answer = of_error(error)
                 if not is_known(request):
                     return answer
-                told: dict[str, Any] = msgspec.json.decode(bytes(answer.body))
+                problem: dict[str, Any] = msgspec.json.decode(bytes(answer.body))
             except RequestValidationError as error:
                 unfit = cast("list[dict[str, Any]]", error.errors())
-                told = {"status": 422, "title": "Invalid input", "detail": misfits(unfit).detail}
+                problem = {"status": 422, "title": "Invalid input", "detail": misfits(unfit).detail}
             page = DashboardPage(request, request.app.state.frame)
-            return page.show("error.html", status=told["status"], problem=told)
+            return page.show("error.html", status=problem["status"], problem=problem)
 
         return shown
 

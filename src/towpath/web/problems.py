@@ -122,8 +122,8 @@ def problem(
 def of_error(error: TowpathError | Refused) -> JSONResponse:
     """The error response for *error*."""
     if isinstance(error, Refused):
-        told, ways_out = error.detail, error.headers
-        return problem(error.status, error.code, told, remedy=error.remedy, headers=ways_out)
+        reason, ways_out = error.detail, error.headers
+        return problem(error.status, error.code, reason, remedy=error.remedy, headers=ways_out)
     status = status_of(error)
     again = status in (429, 503) or error.retry is not RetryAdvice.NEVER
     headers = {"Retry-After": str(error.after_s)} if again else {}
@@ -212,11 +212,11 @@ def misfits(errors: Iterable[Mapping[str, Any]]) -> Misfits:
         {"where": ".".join(str(part)[:100] for part in error["loc"][:10]), "what": _what(error)}
         for error in islice(errors, 20)
     ]
-    told = (
+    lines = (
         f"{misfit['where']}: {misfit['what']}" if misfit["where"] else misfit["what"]
         for misfit in found[:3]
     )
-    return Misfits("; ".join(told), found)
+    return Misfits("; ".join(lines), found)
 
 
 def _what(misfit: Mapping[str, Any]) -> str:

@@ -101,9 +101,9 @@ async def history(
 ) -> HistoryOut:
     """Read the queue's counts over time. They are kept for the first 1,000 queues."""
     found = await engine.inspect.history(queue, last=_LAST[last])
-    told: dict[str, Any] = msgspec.structs.asdict(found)
-    told["step"] = found.step.total_seconds()
-    return HistoryOut(**told)
+    fields: dict[str, Any] = msgspec.structs.asdict(found)
+    fields["step"] = found.step.total_seconds()
+    return HistoryOut(**fields)
 
 
 @router.post("/{queue}/pause", status_code=204, response_class=Response, responses=documented())
@@ -522,5 +522,5 @@ async def events(
     await engine.events.require(name)
     refuse_if_full(request)
     refuse_if_many(engine, name)
-    told = await begun(queue_events(engine, name, last_event_id))
-    return await stream(told, request)
+    chunks = await begun(queue_events(engine, name, last_event_id))
+    return await stream(chunks, request)
