@@ -149,8 +149,8 @@ class SubmitsRefused(TowpathError, ExceptionGroup[TowpathError]):
         cls, queue: str, taken: Mapping[int, Any], refused: Mapping[int, TowpathError]
     ) -> Self:
         first = next(iter(refused.values()))
-        said = f"queue {queue}: {len(refused)} of {len(taken) + len(refused)} jobs were refused"
-        return super().__new__(cls, f"{said}: {first}", list(refused.values()))
+        text = f"queue {queue}: {len(refused)} of {len(taken) + len(refused)} jobs were refused"
+        return super().__new__(cls, f"{text}: {first}", list(refused.values()))
 
     def __init__(
         self, queue: str, taken: Mapping[int, Any], refused: Mapping[int, TowpathError]

@@ -90,8 +90,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             field.require(getattr(self, field.name))
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
-        return f"{type(self).__name__}({told})"
+        text = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__name__}({text})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         values = [(field, getattr(self, field.name)) for field in fields_of(type(self))]

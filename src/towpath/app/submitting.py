@@ -267,7 +267,7 @@ class AppHandler(Handler[T, R, C]):
         from towpath.ledger.records.record import new_record  # noqa: PLC0415 -- needs libraries of an extra
 
         encoded = self._encode_jobs(submission.jobs)
-        return [new_record(self.queue, payload, **said) for payload, said in encoded]
+        return [new_record(self.queue, payload, **options) for payload, options in encoded]
 
     def _encode_jobs(self, jobs: Sequence[Draft[T, R]]) -> Iterator[tuple[bytes, RecordOptions]]:
         """Yields each job's payload and complete options. Jobs that share one options dict have it

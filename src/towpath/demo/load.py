@@ -80,12 +80,12 @@ class Users:
     async def _chat(self, user: str) -> None:
         for number in range(1, self._load.messages + 1):
             await self._pause(self._load.messages)
-            said = await self._request("POST", "/api/v1/message", {
+            answer = await self._request("POST", "/api/v1/message", {
                 "user_id": user, "org_id": "demo", "client_id": "web", "message": f"No. {number}",
                 "client_message_id": str(number),
                 "metadata": {"number": number, "takes": self._chance.uniform(0.05, 0.3)},
             })  # fmt: skip
-            self._messages[user, number] = said["message_id"]
+            self._messages[user, number] = answer["message_id"]
 
     async def _set_timers(self) -> None:
         began = wall_ms()
@@ -114,10 +114,10 @@ class Users:
         """Send the webhooks of all events on GitHub, in order, until cancelled. Repeats one that is
         not accepted, and sends the webhooks of some pull requests twice.
         """
-        told = 0
+        sent = 0
         while True:
-            for delivery in self._site.github.deliveries[told:]:
-                told += 1
+            for delivery in self._site.github.deliveries[sent:]:
+                sent += 1
                 opened = delivery.payload["action"] == "opened"
                 if pull := opened and delivery.event == "pull_request":
                     self._heads.append(delivery.payload["pull_request"]["head"]["sha"])
@@ -159,8 +159,8 @@ class Users:
             self._taken += 1
             await asyncio.sleep(self._chance.uniform(0.1, 0.4))
             path = f"/api/v1/tasks/{quote(task['task_id'], safe='')}/complete"
-            said = await self._answer("POST", path, {"token": task["token"], "agent_id": name})
-            if said.status < 300:
+            answer = await self._answer("POST", path, {"token": task["token"], "agent_id": name})
+            if answer.status < 300:
                 self._completed.append(task["issue_number"])
 
     # ── requests ─────────────────────────────────────────────────────────────────────────

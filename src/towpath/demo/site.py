@@ -84,21 +84,21 @@ async def running(folder: Path) -> AsyncGenerator[Site]:
         environment = _environment(github.url) | {FOLDER: str(notes), "TMPDIR": str(scratch)}
         async with _program(["up", "--data", str(folder / "data"), "--port", "0", "--json"],
                             folder, environment) as server:  # fmt: skip
-            told = await _read_start(server, folder)
-            secret, link = _read(told["api_key_file"]), told["login_file"]
+            started = await _read_start(server, folder)
+            secret, link = _read(started["api_key_file"]), started["login_file"]
             # Show the link itself only in a terminal, because others may read a log.
             login = _read(link) if sys.stderr.isatty() else f"the link in {link}"
-            hook = f"{told['address']}/api/v1/webhooks/github"
+            hook = f"{started['address']}/api/v1/webhooks/github"
             github.listen(hook, secret=SECRET)
-            words = ["worker", "towpath.demo.desk:app", "--url", told["store"], "--name", NAME]
+            words = ["worker", "towpath.demo.desk:app", "--url", started["store"], "--name", NAME]
             words += ["--processes", str(WORKERS), "--lease", _LEASE, "--grace", "5s"]
             async with (
-                Remote(told["address"], secret) as remote,
-                Remote(told["address"], secret) as agents,
+                Remote(started["address"], secret) as remote,
+                Remote(started["address"], secret) as agents,
                 _program(words, folder, environment),
             ):
                 yield Site(
-                    folder, notes, told["address"], login, secret, told["store"],
+                    folder, notes, started["address"], login, secret, started["store"],
                     remote, agents, github, environment,
                 )  # fmt: skip
 
@@ -177,9 +177,9 @@ async def uploaded(site: Site, files: Sequence[Path]) -> list[dict[str, Any]]:
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
         )  # fmt: skip
     try:
-        said, _ = await sending.communicate()
+        output, _ = await sending.communicate()
     except asyncio.CancelledError:
         sending.kill()
         await sending.wait()
         raise
-    return [json.loads(line) for line in said.splitlines()]
+    return [json.loads(line) for line in output.splitlines()]

@@ -127,8 +127,8 @@ class SettingSources:
         try:
             return leaf.field.read(value)
         except InvalidOption as error:
-            told = "…" if leaf.field.mark.secret else value
-            raise InvalidOption(leaf.name, told, rule=error.rule) from error.__cause__
+            shown = "…" if leaf.field.mark.secret else value
+            raise InvalidOption(leaf.name, shown, rule=error.rule) from error.__cause__
 
     def _find_value(self, leaf: Leaf) -> tuple[Any, Origin]:
         if (value := _value_at(self._flags, leaf.name)) is not UNSAID:

@@ -141,8 +141,8 @@ class Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"time": _time(record.created), "level": record.levelname.lower()}
-        said = record.msg
-        line |= said if isinstance(said, LogLine) else _foreign(record)
+        message = record.msg
+        line |= message if isinstance(message, LogLine) else _foreign(record)
         if record.exc_info is not None and record.exc_info[1] is not None:
             line["exception"] = _block("".join(traceback.format_exception(record.exc_info[1])))
         if record.stack_info is not None:
