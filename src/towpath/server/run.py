@@ -264,7 +264,7 @@ async def serve(
     server = _Server(config, app.state.stopping)
     telling = asyncio.create_task(_report_start(server, sock, started))
     began = steady()
-    with _quiet(log):
+    with _silence_loggers(log):
         try:
             await server.serve(sockets=[sock])
         finally:
@@ -301,7 +301,7 @@ class _Server(uvicorn.Server):
         self.handle_exit(number, None)
 
 
-class _Defects(logging.Filter):
+class _DefectFilter(logging.Filter):
     """Replaces uvicorn's report of an unexpected error by a log event with the error's class and
     place. The error's text is left out: it may quote a secret.
     """
@@ -322,15 +322,15 @@ class _Defects(logging.Filter):
         return False
 
 
-_TALKATIVE = ("mcp", "sse_starlette", "uvicorn", "uvicorn.error")
+_NOISY_LOGGERS = ("mcp", "sse_starlette", "uvicorn", "uvicorn.error")
 """Loggers whose messages below ERROR are debugging noise or quote data of users."""
 
 
 @contextmanager
-def _quiet(log: Log) -> Generator[None]:
-    for name in _TALKATIVE:
+def _silence_loggers(log: Log) -> Generator[None]:
+    for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
-    defects, uvicorns = _Defects(log), logging.getLogger("uvicorn.error")
+    defects, uvicorns = _DefectFilter(log), logging.getLogger("uvicorn.error")
     uvicorns.addFilter(defects)
     try:
         yield

@@ -58,7 +58,7 @@ class Checks(Protocol):
     def has_seen(self, secret: str) -> bool: ...
 
 
-class _Sent:
+class _SentCredential:
     """A key or a cookie that a request sent, and the function that checks it again."""
 
     __slots__ = ("_check", "_text")
@@ -70,7 +70,10 @@ class _Sent:
         return self._check(self._text)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Sent) and (self._check, self._text) == (other._check, other._text)
+        return isinstance(other, _SentCredential) and (self._check, self._text) == (
+            other._check,
+            other._text,
+        )
 
     def __hash__(self) -> int:
         return hash((self._check, self._text))
@@ -187,11 +190,11 @@ class Door:
     def _credential(self, scope: Scope) -> LiveCredential:
         """The credential of the request: the request may run only while that is valid."""
         if self._visits and login_of(scope):
-            return _Sent(self._visits.again, cookie_of(scope))
+            return _SentCredential(self._visits.again, cookie_of(scope))
         secret = _secret(scope)
         if secret.startswith(tuple(self._credentials)):
-            return _Sent(partial(self._check, scope), secret)
-        return _Sent(self._keys.check, secret)
+            return _SentCredential(partial(self._check, scope), secret)
+        return _SentCredential(self._keys.check, secret)
 
     def _refusal(self, error: Refused | TowpathError, scope: Scope) -> Response:
         """The error as a response; a browser without a key gets the page with the login instead."""

@@ -113,16 +113,16 @@ class _Buckets:
 
     def wait(self, name: Hashable, amount: float = 1) -> float:
         """Seconds until there are *amount* tokens; 0 = there are enough now."""
-        return max(0.0, (amount - self._left(name)) / self._rate)
+        return max(0.0, (amount - self._tokens_left(name)) / self._rate)
 
     def take(self, name: Hashable, amount: float = 1) -> None:
         """Take tokens, whether there are enough or not; a negative *amount* gives some back."""
-        self._buckets[name] = (min(self._full, self._left(name) - amount), steady())
+        self._buckets[name] = (min(self._full, self._tokens_left(name) - amount), steady())
         self._buckets.move_to_end(name)
         if len(self._buckets) > _NAMES_MOST:
             self._buckets.popitem(last=False)
 
-    def _left(self, name: Hashable) -> float:
+    def _tokens_left(self, name: Hashable) -> float:
         left, at = self._buckets.get(name, (self._full, 0.0))
         return min(self._full, left + (steady() - at) * self._rate)
 

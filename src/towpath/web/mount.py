@@ -131,7 +131,7 @@ def scheme_of(listener: WebhookListener) -> str:
 
 def router_of(listening: Sequence[Listening], deliveries: Deliveries) -> APIRouter:
     """The paths of all listeners."""
-    router = APIRouter(route_class=_Straight)
+    router = APIRouter(route_class=_RawRoute)
     for path in dict.fromkeys(path_of(each.listener) for each in listening):
         here = [each for each in listening if path_of(each.listener) == path]
         answers: Any = here[0].listener.answer
@@ -152,7 +152,7 @@ def router_of(listening: Sequence[Listening], deliveries: Deliveries) -> APIRout
     return router
 
 
-class _Straight(APIRoute):
+class _RawRoute(APIRoute):
     """A route whose function gets the plain request, without FastAPI's dependencies.
 
     Nothing may be parsed before the signature is checked, and deliveries come in bursts: without

@@ -67,11 +67,11 @@ class Poll:
         """
         if wish.lane is not None or not wish.wait:
             return await self._ask(wish, call, wish.wait)
-        async with self._ends() as (left, stops):
+        async with self._watch_ends() as (left, stops):
             if call is not None or wish.selectors or wish.max_held is not None:
-                leases = await self._waiting(wish, call, left, stops)
+                leases = await self._claim_waiting(wish, call, left, stops)
             else:
-                leases = await self._look_until(wish, left, stops)
+                leases = await self._claim_until(wish, left, stops)
             if leases and left.done() and call is None:
                 await self._engine.settle([Release(lease) for lease in leases])
             return leases
@@ -100,7 +100,7 @@ class Poll:
         task: asyncio.Future[T | None] | None = None
         given_back = False
         try:
-            async with self._ends(counts=waits) as (left, stops):
+            async with self._watch_ends(counts=waits) as (left, stops):
                 task = asyncio.ensure_future(asking)
                 try:
                     await _first(task, left, stops)
@@ -121,7 +121,7 @@ class Poll:
                 _give_back_later(task.result(), give_back)
             raise
 
-    async def _waiting(
+    async def _claim_waiting(
         self,
         wish: ClaimRequest,
         call: Call | None,
@@ -154,7 +154,7 @@ class Poll:
             call=call,
         )
 
-    async def _look_until(
+    async def _claim_until(
         self, wish: ClaimRequest, left: asyncio.Future[None], stops: asyncio.Future[Any]
     ) -> list[Lease]:
         until = steady() + wish.wait.total_seconds()
@@ -174,7 +174,7 @@ class Poll:
                 await _end(woken)
 
     @asynccontextmanager
-    async def _ends(
+    async def _watch_ends(
         self, *, counts: bool = True
     ) -> AsyncGenerator[tuple[asyncio.Future[None], asyncio.Future[Any]]]:
         """Two futures that end a poll early: the client has left, and the server stops.

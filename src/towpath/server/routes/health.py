@@ -152,7 +152,7 @@ async def _probe_parts(request: Request, engine: Engine) -> ReadyOut:
     }
     fine = all(works) and not ended
     parts = dict(zip(probes, found, strict=True)) | ended
-    if parts["ledger"].ok and await _elsewhere(request):
+    if parts["ledger"].ok and await _has_records_elsewhere(request):
         parts["ledger"] = PartOut(ok=True, warning="ledger_differs", remedy=SAME_DATABASE)
     return ReadyOut(
         ready=fine,
@@ -185,7 +185,7 @@ def _render_metrics(registry: CollectorRegistry) -> tuple[bytes, float]:
     return generate_latest(registry), thread_time() - began
 
 
-async def _elsewhere(request: Request) -> bool:
+async def _has_records_elsewhere(request: Request) -> bool:
     """Whether workers keep their records in another database. False if Redis takes too long."""
     elsewhere: RecordsElsewhere = request.app.state.elsewhere
     with suppress(TimeoutError):

@@ -91,7 +91,7 @@ async def submit(
         options = await _options(engine, queue, body, key)
         answer = await engine.submit(queue, body.data(), **options)
     submitted = _require_submitted(answer)
-    response.headers["Location"] = _place(queue, submitted.id)
+    response.headers["Location"] = _location(queue, submitted.id)
     return SubmittedOut.model_validate(submitted)
 
 
@@ -170,7 +170,7 @@ async def set_job(
     placed = await jobs.set(queue, data, for_owner=changes_only(key), call=call, **options)
     if not placed.replaced:
         response.status_code = 201
-        response.headers["Location"] = _place(queue, id)
+        response.headers["Location"] = _location(queue, id)
     return PlacedOut(id=placed.id, state=placed.state, replaced=placed.replaced)
 
 
@@ -197,7 +197,7 @@ def page_out(page: Page, request: Request, key: KeyInfo) -> PageOut:
     return PageOut(jobs=[job_out(job, request, key) for job in page.jobs], after=page.after)
 
 
-def _place(queue: str, id: str) -> str:
+def _location(queue: str, id: str) -> str:
     return f"/api/v1/queues/{queue}/jobs/{quote(id, safe='')}"
 
 
