@@ -44,7 +44,7 @@ class Fleet:
         async with asyncio.TaskGroup() as group:
             for words in self._commands:
                 group.create_task(self._keep(words))
-        return max(self._codes, key=_gravity, default=ExitCode.CLEAN)
+        return max(self._codes, key=_severity, default=ExitCode.CLEAN)
 
     def stop(self) -> None:
         """Ask all to stop: they finish running jobs. After a second call, they release them."""
@@ -57,7 +57,7 @@ class Fleet:
         pause = 0.0
         while True:
             began = steady()
-            pid, code = await self._once(words)
+            pid, code = await self._run_once(words)
             if self._over.is_set() or self._ended_well(code) or code in _REFUSALS:
                 break
             pause = 0.0 if steady() - began >= _STEADY else pause
@@ -72,7 +72,7 @@ class Fleet:
         if code in _REFUSALS and not self._stops:
             self.stop()
 
-    async def _once(self, words: Sequence[str]) -> tuple[int, int]:
+    async def _run_once(self, words: Sequence[str]) -> tuple[int, int]:
         """Start one process and wait for its end. Returns its pid and exit code."""
         process = await asyncio.create_subprocess_exec(
             *follow_parent(), sys.executable, "-c", _COMMAND, *words,
@@ -94,7 +94,7 @@ def _ask_to_end(process: asyncio.subprocess.Process) -> None:
         process.send_signal(signal.SIGTERM)
 
 
-def _gravity(code: int) -> int:
+def _severity(code: int) -> int:
     """The rank of an exit code; the worst is highest."""
     if code in (ExitCode.CLEAN, ExitCode.SLOTS_LOST):
         return code

@@ -209,10 +209,10 @@ def changed(stored: QueueOptions, texts: Mapping[str, str]) -> QueueOptions:
     """*stored* with the options in *texts* replaced. Raises InvalidOption."""
     from msgspec.structs import replace  # noqa: PLC0415 -- slow to import
 
-    return replace(stored, **{name: _value(name, text) for name, text in texts.items()})
+    return replace(stored, **{name: _parse_option(name, text) for name, text in texts.items()})
 
 
-def _value(name: str, text: str) -> Any:
+def _parse_option(name: str, text: str) -> Any:
     from towpath.clock import Duration  # noqa: PLC0415 -- slow to import
     from towpath.engine.options import EventPolicy, LanePolicy, QueueOptions  # noqa: PLC0415 -- the same
     from towpath.engine.spelling import DEFAULT, read_retry  # noqa: PLC0415 -- the same

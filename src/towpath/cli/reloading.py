@@ -24,7 +24,7 @@ _CONFIGURED = ("towpath.toml", "pyproject.toml")
 _NEVER = ("__pycache__", "node_modules", "site-packages")
 
 
-class _Seen(NamedTuple):
+class _FileVersion(NamedTuple):
     """What changes when a file is written again."""
 
     inode: int
@@ -45,7 +45,7 @@ class SourceFiles:
         differ = before.items() ^ self._known.items()
         return sorted({path for path, _ in differ})
 
-    def _look(self) -> dict[Path, _Seen]:
+    def _look(self) -> dict[Path, _FileVersion]:
         return {path: seen for root in self._roots for path, seen in _files(root)}
 
 
@@ -60,7 +60,7 @@ def roots_of(app: str) -> list[Path]:
     return [here, *(place for place in places if not place.is_relative_to(here))]
 
 
-def _files(root: Path) -> Iterator[tuple[Path, _Seen]]:
+def _files(root: Path) -> Iterator[tuple[Path, _FileVersion]]:
     for folder, below, names in os.walk(root):
         below[:] = [name for name in below if not (name.startswith(".") or name in _NEVER)]
         if "pyvenv.cfg" in names:  # a virtual environment
@@ -73,7 +73,7 @@ def _files(root: Path) -> Iterator[tuple[Path, _Seen]]:
                     stat = path.stat()
                 except OSError:  # deleted meanwhile
                     continue
-                yield path, _Seen(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+                yield path, _FileVersion(stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 def fault_of(path: Path) -> str | None:

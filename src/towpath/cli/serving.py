@@ -82,7 +82,7 @@ def serve_alone(session: Session, flags: Mapping[str, Any], log: Mapping[str, An
                 settings.database or f"sqlite:///{file}",
                 own=_own(data, objects),
             )
-            _run(_with_its_stores(serving, [store for store in (server, objects) if store], sock))
+            _run(_serve_with_stores(serving, [store for store in (server, objects) if store], sock))
 
 
 def _own(data: Path, objects: EmbeddedObjects | None) -> Own:
@@ -115,7 +115,7 @@ def _make_private(database: Path) -> None:
             file.chmod(PRIVATE)
 
 
-async def _with_its_stores(serving: _Serving, stores: Sequence[_Store], sock: socket) -> None:
+async def _serve_with_stores(serving: _Serving, stores: Sequence[_Store], sock: socket) -> None:
     """Serve, and restart Valkey or the object store if one ends by itself."""
     watching = [
         Background(

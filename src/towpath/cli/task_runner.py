@@ -48,7 +48,7 @@ _SHORTEST_TRY = 1.0
 _STOP_TIME = 5.0
 """Seconds before the end of the lease at which the command is stopped if no heartbeat is answered.
 A command that ignores SIGTERM takes one of them; the others are a reserve for a busy machine."""
-_OURS = ("TOWPATH_", "REDIS_URL", "DATABASE_URL")
+_HIDDEN_PREFIXES = ("TOWPATH_", "REDIS_URL", "DATABASE_URL")
 """Prefixes of variables that may hold keys, secrets or addresses of Towpath."""
 _TASK_VARIABLES = {
     "ID": "task_id", "REPOSITORY": "repository", "ISSUE": "issue_number", "URL": "url",
@@ -326,7 +326,9 @@ class TaskRunner:
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
     """*environment* without the variables of Towpath, for a command."""
-    return {name: value for name, value in environment.items() if not name.startswith(_OURS)}
+    return {
+        name: value for name, value in environment.items() if not name.startswith(_HIDDEN_PREFIXES)
+    }
 
 
 def _read_outcome(output: bytes) -> TaskOutcome:

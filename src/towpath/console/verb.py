@@ -128,7 +128,7 @@ class Session:
                     except (InvalidOption, LedgerNotInstalled):
                         opened.append(None)
                     else:
-                        await _enter(life, ledger, engine)
+                        await _open_with_relay(life, ledger, engine)
                         opened.append(ledger)
                 return opened[0]
 
@@ -267,7 +267,7 @@ async def each(session: Session, names: Iterable[N], do: Callable[[N], Awaitable
         raise typer.Exit(code)
 
 
-async def _enter(life: AsyncExitStack, ledger: Ledger, engine: Engine) -> None:
+async def _open_with_relay(life: AsyncExitStack, ledger: Ledger, engine: Engine) -> None:
     """Open *ledger*, with a relay that brings its changes to Redis."""
     from towpath.ledger.records.relay import Relay  # noqa: PLC0415 -- slow to import
     from towpath.telemetry.logs import Silent  # noqa: PLC0415 -- the same
