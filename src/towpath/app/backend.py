@@ -52,7 +52,7 @@ class Backend:
         log: Log | None = None,
         submit_middleware: Sequence[SubmitMiddleware] = (),
     ) -> None:
-        self._connect, self._named, self._check = connect, ledger, check
+        self._connect, self._ledger_source, self._check = connect, ledger, check
         self._find_ledger: Callable[[], str] | None = None
         self.submit_middleware = tuple(submit_middleware)
         self._ledger_later = False
@@ -89,16 +89,16 @@ class Backend:
         """Use new connections, and *ledger* if it is given, until the block ends; then the old ones
         again.
         """
-        before = self._life, self.connected, self._ledger, self._named
+        before = self._life, self.connected, self._ledger, self._ledger_source
         counted = self._entered, self._entering, self._blocking, self._twin, self._here
         self._forget()
         self._blocking = self._twin = self._here = None
-        self._named = self._named if ledger is None else ledger
+        self._ledger_source = self._ledger_source if ledger is None else ledger
         try:
             yield
         finally:
             self.leave_blocking()
-            self._life, self.connected, self._ledger, self._named = before
+            self._life, self.connected, self._ledger, self._ledger_source = before
             self._entered, self._entering, self._blocking, self._twin, self._here = counted
 
     # ── entering and leaving ─────────────────────────────────────────────────────────────
@@ -234,7 +234,7 @@ class Backend:
     @property
     def keeps_records(self) -> bool:
         """Whether there is a ledger, or a function that finds its URL when it is needed."""
-        return self._named is not None or self._find_ledger is not None
+        return self._ledger_source is not None or self._find_ledger is not None
 
     def find_ledger(self, find: Callable[[], str]) -> None:
         """Keep records in the database whose URL *find* returns when it is first needed."""
@@ -242,9 +242,9 @@ class Backend:
 
     @property
     def _given(self) -> Ledger | str | None:
-        if self._named is None and self._find_ledger is not None:
-            self._named = self._find_ledger()
-        return self._named
+        if self._ledger_source is None and self._find_ledger is not None:
+            self._ledger_source = self._find_ledger()
+        return self._ledger_source
 
     @property
     def ledger_url(self) -> str | None:

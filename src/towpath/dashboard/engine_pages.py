@@ -74,7 +74,7 @@ async def overview(page: DashboardPage, key: KeyInfo, request: Request) -> Respo
         queues=seen,
         unreadable=snapshot.unreadable_by(key),
         rates=snapshot.rates,
-        past=await _past(pulse, known, seen),
+        past=await _overview_charts(pulse, known, seen),
         findings=found,
         facts=facts,
         sums={name: sum(getattr(counts, name) for counts in seen.values()) for name in _COUNTED},
@@ -94,7 +94,9 @@ async def _require_readable(
     refuse_unknown(key, queue, snapshot.queues)
 
 
-async def _past(pulse: Pulse, known: Mapping[str, History], seen: Collection[str]) -> Charts | None:
+async def _overview_charts(
+    pulse: Pulse, known: Mapping[str, History], seen: Collection[str]
+) -> Charts | None:
     """The charts of the last hour of all *seen* queues; None while the histories are being read."""
     names = tuple(name for name in known if name in seen)
 
@@ -256,7 +258,7 @@ async def queue_page(
         kept_by_end=await _kept_by_end(pulse, engine, name, snapshot.queues[name]),
         rates=snapshot.rates.get(name, {}),
         options=await pulse.shared((name, "options"), lambda: engine.queues.options(name)),
-        past=await _past_of(pulse, engine, name, last),
+        past=await _queue_charts(pulse, engine, name, last),
         spans={name: name == last for name in SPANS},
         state=state,
         states=STATES,
@@ -322,7 +324,7 @@ def refuse_others(asked: Mapping[str, tuple[str, Collection[str]]]) -> None:
             raise Refused(422, "invalid_input", f"{what} must be one of {', '.join(known)}")
 
 
-async def _past_of(pulse: Pulse, engine: Engine, queue: str, last: str) -> Charts:
+async def _queue_charts(pulse: Pulse, engine: Engine, queue: str, last: str) -> Charts:
     async def drawn() -> Charts:
         return charts(await engine.inspect.history(queue, last=SPANS[last]))
 

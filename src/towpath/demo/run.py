@@ -55,8 +55,8 @@ class Demo:
             self._say(f"serving {site.address}; dashboard: {site.login}")
             users = Users(site, self._load, engine)
             beside = (self._tell_progress(users), users.send_webhooks(), users.work_as_agents())
-            async with self._limit_time(), _beside(*beside):
-                rows = await self._all_of_it(site, users, engine)
+            async with self._limit_time(), _run_beside(*beside):
+                rows = await self._run_load(site, users, engine)
             counted(rows)
             if stay:
                 self._say(f"it runs until Ctrl-C; dashboard: {site.address}")
@@ -73,7 +73,7 @@ class Demo:
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
 
-    async def _all_of_it(self, site: Site, users: Users, engine: Engine) -> list[facts.Row]:
+    async def _run_load(self, site: Site, users: Users, engine: Engine) -> list[facts.Row]:
         await self._workers_are_there(site, without=0)
         async with asyncio.TaskGroup() as group:
             group.create_task(users.run())
@@ -178,7 +178,7 @@ async def _open_jobs(engine: Engine) -> int:
 
 
 @asynccontextmanager
-async def _beside(*work: Any) -> AsyncGenerator[None]:
+async def _run_beside(*work: Any) -> AsyncGenerator[None]:
     """Run *work* in tasks while the body runs; an error of one ends the body."""
     try:
         async with asyncio.TaskGroup() as group:
