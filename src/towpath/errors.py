@@ -485,11 +485,11 @@ def closest_name(name: str, known: Iterable[str]) -> str | None:
     from itertools import islice  # noqa: PLC0415 -- the same
 
     # A comparison takes some 20 µs, and there may be tens of thousands of queues.
-    similar = (other for other in known if abs(len(other) - len(name)) <= _TYPED_AMISS)
+    similar = (other for other in known if abs(len(other) - len(name)) <= _LENGTH_DIFFERENCE)
     return next(iter(get_close_matches(name, list(islice(similar, 1000)), n=1)), None)
 
 
-_TYPED_AMISS = 4
+_LENGTH_DIFFERENCE = 4
 """Maximum difference in length between a mistyped name and a suggestion."""
 
 

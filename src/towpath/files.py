@@ -36,7 +36,7 @@ def replace_file(path: Path, text: str, *, mode: int = PRIVATE) -> None:
     """Replace the content of *path*. For files that each start creates again: they need not survive
     a power cut.
     """
-    with _beside(path, mode) as (made, descriptor):
+    with _temporary_file(path, mode) as (made, descriptor):
         write_all(descriptor, text.encode())
         made.replace(path)
 
@@ -45,7 +45,7 @@ def durable_file(path: Path, data: bytes) -> None:
     """Replace the content of *path* so that it, and other renames in its directory, survive a power
     cut.
     """
-    with _beside(path, PRIVATE) as (made, descriptor):
+    with _temporary_file(path, PRIVATE) as (made, descriptor):
         write_all(descriptor, data)
         os.fsync(descriptor)
         made.replace(path)
@@ -58,7 +58,7 @@ def kept_file(path: Path, text: str) -> str:
     If several processes create it at once, the first one wins, and all get its text.
     """
     if not path.exists():
-        with _beside(path, PRIVATE) as (made, descriptor):
+        with _temporary_file(path, PRIVATE) as (made, descriptor):
             write_all(descriptor, text.encode())
             os.fsync(descriptor)
             with suppress(FileExistsError):
@@ -68,7 +68,7 @@ def kept_file(path: Path, text: str) -> str:
 
 
 @contextmanager
-def _beside(path: Path, mode: int) -> Generator[tuple[Path, int]]:
+def _temporary_file(path: Path, mode: int) -> Generator[tuple[Path, int]]:
     """A temporary file in the same directory, to be renamed; removed at the end if it was not."""
     made = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)

@@ -135,7 +135,11 @@ class OptionField(NamedTuple):
         except ValueError as error:
             rule = getattr(error, "rule", None) or str(error)
             raise self._refusal(value, rule) from (None if self.mark.secret else error)
-        return _SAID.get(value.lower(), value) if kind is bool and isinstance(value, str) else value
+        return (
+            _BOOLEAN_WORDS.get(value.lower(), value)
+            if kind is bool and isinstance(value, str)
+            else value
+        )
 
     def _convert(self, value: object, *, strict: bool) -> Any:
         try:
@@ -151,7 +155,7 @@ class OptionField(NamedTuple):
 def fields_of(kind: type[Options]) -> tuple[OptionField, ...]:
     """The options of a class, in their order."""
     return tuple(
-        OptionField(field.name, field.type, _default(field), _mark(field.type))
+        OptionField(field.name, field.type, _default(field), _merge_marks(field.type))
         for field in msgspec.structs.fields(kind)
     )
 
@@ -176,7 +180,7 @@ def sentences_of(kind: type) -> dict[str, str]:
 
 # ── parsing ──────────────────────────────────────────────────────────────────────────────
 
-_SAID = {"yes": True, "on": True, "y": True, "t": True} | dict.fromkeys(
+_BOOLEAN_WORDS = {"yes": True, "on": True, "y": True, "t": True} | dict.fromkeys(
     ("no", "off", "n", "f"), False
 )
 
@@ -233,7 +237,7 @@ def _notes(hint: Any) -> Iterator[Any]:
         yield from _notes(part)
 
 
-def _mark(hint: Any) -> Mark:
+def _merge_marks(hint: Any) -> Mark:
     marks = [note for note in _notes(hint) if isinstance(note, Mark)]
     return Mark(
         secret=any(mark.secret for mark in marks),

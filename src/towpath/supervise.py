@@ -78,7 +78,7 @@ class Background:
         """Start the task. Has no effect while it runs."""
         if not self.running:
             self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-            self._task = asyncio.create_task(self._keep(), name=f"towpath {self.name}")
+            self._task = asyncio.create_task(self._run_until_stopped(), name=f"towpath {self.name}")
             _known.add(self)
         return self
 
@@ -100,10 +100,10 @@ class Background:
         """Whether it ended by itself lately. False in another event loop than its own."""
         return self.trouble is not None and self._loop is asyncio.get_running_loop()
 
-    async def _keep(self) -> None:
+    async def _run_until_stopped(self) -> None:
         while not self._over.is_set():
             began = steady()
-            error = await self._once()
+            error = await self._run_once()
             if self._over.is_set() and error is None:
                 return
             self._ran = steady() - began
@@ -116,7 +116,7 @@ class Background:
                 async with asyncio.timeout(self._pause):
                     await self._over.wait()
 
-    async def _once(self) -> BaseException | None:
+    async def _run_once(self) -> BaseException | None:
         """Run it until it ends. Returns its error, or None."""
         proof = self._loop.call_later(self._proven_after(), self._prove)
         try:

@@ -142,7 +142,7 @@ class Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"time": _time(record.created), "level": record.levelname.lower()}
         message = record.msg
-        line |= message if isinstance(message, LogLine) else _foreign(record)
+        line |= message if isinstance(message, LogLine) else _fields_of_record(record)
         if record.exc_info is not None and record.exc_info[1] is not None:
             line["exception"] = _block("".join(traceback.format_exception(record.exc_info[1])))
         if record.stack_info is not None:
@@ -186,7 +186,7 @@ def trace_of_line() -> dict[str, str]:
     return {} if ids is None else {"trace_id": ids[0], "span_id": ids[1]}
 
 
-def _foreign(record: logging.LogRecord) -> dict[str, Any]:
+def _fields_of_record(record: logging.LogRecord) -> dict[str, Any]:
     """The fields of a line of another logger: scrubbed, with the job that is running."""
     job = current_job.get()
     about = {} if job is None else job._asdict()
@@ -317,7 +317,7 @@ def _mismatch(event: LogEvent, fields: Mapping[str, object]) -> str:
 # ── configuration ────────────────────────────────────────────────────────────────────────
 
 
-class _OurHandler(logging.StreamHandler[Any]):
+class _ConfiguredHandler(logging.StreamHandler[Any]):
     """The handler of `configure`. Its class tells it from other handlers, so that a second
     `configure` replaces only this one.
     """
@@ -354,7 +354,7 @@ def _parts(lines: Iterable[str], *, ending: str) -> Iterator[str]:
     yield "".join(part)
 
 
-def _sole_handler(logger: logging.Logger) -> _OurHandler | None:
+def _sole_handler(logger: logging.Logger) -> _ConfiguredHandler | None:
     """The handler of `configure`, if it is the only one that gets the lines of *logger*, and no
     filter or subclass could change them.
     """
@@ -366,7 +366,7 @@ def _sole_handler(logger: logging.Logger) -> _OurHandler | None:
         handlers += above.handlers
         above = above.parent if above.propagate else None
     match handlers:
-        case [_OurHandler() as only] if (
+        case [_ConfiguredHandler() as only] if (
             not only.filters
             and only.level == logging.NOTSET
             and isinstance(only.formatter, Formatter)
@@ -393,7 +393,7 @@ def configure(
     JSON stays one. Raises InvalidOption for an unknown form or level.
     """
     LogOptions(format=cast("LogForm", form), level=cast("Level", level.lower()))
-    handler = _OurHandler(sys.stderr if stream is None else stream)
+    handler = _ConfiguredHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(formatter(LogForm(form), handler.stream))
     reset()
     logging.getLogger().addHandler(handler)
@@ -404,7 +404,7 @@ def configure(
 def reset() -> None:
     """Undo `configure`. Has no effect if it was not called."""
     root = logging.getLogger()
-    ours = [handler for handler in root.handlers if isinstance(handler, _OurHandler)]
+    ours = [handler for handler in root.handlers if isinstance(handler, _ConfiguredHandler)]
     for handler in ours:
         root.removeHandler(handler)
     if ours:
