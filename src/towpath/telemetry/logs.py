@@ -1,7 +1,7 @@
 """Log lines: `Log.emit` writes an event of the catalogue, `configure` sets the format and stream.
 
 Events are records of the standard library's logger `towpath`, so that a program that runs a worker
-handles them like its own. `configure` is for commands of Towpath, which own their process.
+handles them like its own. `configure` is for programs that own their process.
 """
 
 from __future__ import annotations

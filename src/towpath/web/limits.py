@@ -212,8 +212,8 @@ class Rates:
         return seconds
 
     def settle(self, account: Account, charged: float, seconds: float) -> None:
-        """Charge the real cost of a request that has ended, after *seconds* of processor time, and
-        return the rest of what it was *charged* before.
+        """Correct the charge of a request that has ended: it was *charged* so much before, and has
+        used *seconds* of processor time.
         """
         allowances = self._allowances(account)
         if not allowances:

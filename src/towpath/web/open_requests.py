@@ -28,7 +28,7 @@ LOOK_EVERY = 0.5
 the requests of a revoked key end within five.
 """
 _BRIEF = 2.0
-"""Seconds during which a request's credential is not checked again."""
+"""Seconds that a request with neither a stream nor a wait may run before it is checked again."""
 _GRACE = 5.0
 """Seconds that a stream or a waiting claim has to end by itself."""
 _AGAIN = {"Retry-After": "5"}
@@ -64,8 +64,8 @@ class Connections:
     """The connections of a server.
 
     At the limit, a new connection replaces the one that has been idle for longest. A connection is
-    idle until the client has sent a whole request with a valid key. If none is idle, the new one
-    belongs to the reserve.
+    idle while it has neither a complete request, nor one with a valid key. If none is idle, the new
+    one belongs to the reserve.
     """
 
     def __init__(self, most: int, per_address: int) -> None:
