@@ -1,7 +1,7 @@
 """Towpath: a job queue for work that must be done once, in order and on time.
 
-The names are looked up when they are first used: who runs `towpath --help` or imports a part of
-the package does not wait for the rest of it.
+Modules are imported when their names are first used, so that `towpath --help`, or an import of one
+part of the package, does not load the rest.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""Time: durations with their unit in the name, the server's clock, and a manual one for tests.
+"""Time: durations with their unit in the name, the clock of Redis, and a manual clock for tests.
 
-Nothing else in Towpath asks for the time. What decides about jobs is the server's clock, read
-inside the scripts; a worker's own clock is only used to wait.
+No other module reads the time. The clock of Redis decides about jobs: scripts read it. A worker's
+own clock is only used to wait.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from towpath.errors import InvalidOption
 
 Duration = timedelta
 DurationLike = timedelta | float | str
-"""How callers say a duration: `timedelta(seconds=10)`, `10` (seconds) or `"10s"`."""
+"""A duration as callers may pass it: `timedelta(seconds=10)`, `10` (seconds) or `"10s"`."""
 
 if TYPE_CHECKING:
     Read = TypeVar("Read")
     Said = TypeVar("Said")
 
     class Converted(Generic[Read, Said]):
-        """A field that is set to anything that says its value, and read as that."""
+        """A field that accepts several types, and is read as one."""
 
         @overload
         def __get__(self, instance: None, owner: type) -> Self: ...
@@ -53,14 +53,14 @@ else:
     DurationField, OptionalDuration = timedelta, timedelta | None
 
     def usually(value: Duration | None) -> Duration | None:
-        """The default of such a field."""
+        """The default of such a field, for type checkers."""
         return value
 
 
 ZERO = timedelta(0)
 _MILLISECOND = timedelta(milliseconds=1)
 _LONGEST = timedelta(days=36_525)
-"""A century: more is a mistake in the unit, and it keeps every score exact."""
+"""A century. A longer duration is probably a mistake in the unit; the limit keeps scores exact."""
 
 
 def milliseconds(n: float) -> Duration:
@@ -89,8 +89,8 @@ def days(n: float) -> Duration:
 
 
 def duration(option: str, value: DurationLike, *, least: Duration = ZERO) -> Duration:
-    """*value* as a timedelta. Raises InvalidOption, naming *option*, for what says no duration,
-    is below *least*, or is over a century.
+    """*value* as a timedelta. Raises InvalidOption, naming *option*, if it is no duration, is below
+    *least*, or is over a century.
     """
     if type(value) is timedelta:
         span = value
@@ -129,7 +129,7 @@ def _bounds(least: Duration) -> str:
 
 
 def duration_ms(option: str, value: DurationLike, *, least: Duration = ZERO) -> int:
-    """The duration in whole milliseconds, rounded up: nothing happens before its time.
+    """The duration in whole milliseconds, rounded up, so that nothing happens too early.
 
     Raises what `duration` raises.
     """
@@ -160,26 +160,26 @@ _MOMENT = re.compile(r"(?:T| )(\d\d:\d\d:\d\d)(?:\.\d+)?\+00:00")
 
 
 def timely(text: str) -> str:
-    """*text* for people: with the moments in it to the second."""
+    """*text* with its timestamps shortened to the second, for people."""
     return _MOMENT.sub(r" \1 UTC", text)
 
 
 def wall_ms() -> int:
-    """This machine's clock: good for the order of ids, never for a decision about a job."""
+    """This machine's clock in ms: for the order of ids, never for a decision about a job."""
     return time.time_ns() // 1_000_000
 
 
 wall_ns = time.time_ns
-"""The same in billionths of a second."""
+"""The same in nanoseconds."""
 steady = time.monotonic
-"""Seconds of a clock that never jumps, for time limits."""
+"""Seconds of the monotonic clock, for time limits."""
 
 
 class Clock(Protocol):
-    """Whose time the scripts go by, and how to wait for it to pass."""
+    """The clock that scripts use, and how to wait on it."""
 
     def stamp(self) -> str:
-        """What a script gets as its clock: ms, or '' for the server's own."""
+        """The argument of scripts: the time in ms, or '' for the clock of Redis."""
         ...
 
     async def sleep(self, duration: Duration) -> None:
@@ -188,16 +188,16 @@ class Clock(Protocol):
 
 
 class ServerClock:
-    """The clock of the server itself. The only one outside tests."""
+    """The clock of Redis, used everywhere but in tests."""
 
-    stamp = staticmethod(str)  # '', whoever asks
+    stamp = staticmethod(str)  # returns ''
 
     async def sleep(self, duration: Duration) -> None:
         await asyncio.sleep(duration.total_seconds())
 
 
 class Units(TypedDict, total=False):
-    """A duration, unit by unit."""
+    """The units of a duration, as keywords."""
 
     days: float
     hours: float
@@ -239,7 +239,7 @@ class ManualClock:
         loop, moved = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            with suppress(RuntimeError):  # the loop may be closed: then nobody sleeps there
+            with suppress(RuntimeError):  # the loop may be closed
                 loop.call_soon_threadsafe(moved.set)
 
         with self.watched(wake):
@@ -273,7 +273,7 @@ _RULE = "must be a duration with its unit, such as 250ms, 10s, 1h30m or 7d"
 def parse_duration(option: str, text: str) -> Duration:
     """The duration that *text* spells. Raises InvalidOption, naming *option*.
 
-    A number without a unit is refused, but for 0: nobody can tell seconds from milliseconds.
+    A number without a unit is refused, except 0: it could mean seconds or milliseconds.
     """
     if text == "0":
         return timedelta(0)
@@ -292,7 +292,7 @@ def spelled(duration: Duration) -> str:
     left, parts = duration_ms("duration", duration), list[str]()
     for name, unit in _UNITS.items():
         if name == "w":
-            continue  # 30 days are not read more easily as 4w2d
+            continue  # 30d is easier to read than 4w2d
         count, left = divmod(left, unit // _UNITS["ms"])
         if count:
             parts.append(f"{count}{name}")
@@ -300,7 +300,7 @@ def spelled(duration: Duration) -> str:
 
 
 def readable(duration: Duration) -> str:
-    """The duration at a glance, in one unit: `1.8 s`, `3.5 min`."""
+    """The duration rounded to one unit, for people: `1.8 s`, `3.5 min`."""
     seconds = duration.total_seconds()
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"

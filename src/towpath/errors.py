@@ -9,7 +9,7 @@ TowpathError
 │   ├── HandlerInvalid      a function that can't be a handler, or a name that is taken
 │   ├── MiddlewareInvalid   middleware that did not call what is inside of it exactly once
 │   └── SpaceInvalid        a space's name that is taken, or a script that breaks a rule
-├── LifespanFailed          what handlers share did not start, or not end
+├── LifespanFailed          the app's lifespan did not start or end as it should
 ├── EventLoopRunning        a blocking call in a thread that runs an event loop
 ├── ThreadsPatched          gevent or eventlet has replaced the threads that a blocking call needs
 ├── SubmitsRefused          some of many jobs were refused; the others were submitted
@@ -18,42 +18,42 @@ TowpathError
 │   ├── JobDiffers          the id is that of a job with another payload
 │   ├── JobDone · JobDead · JobCancelled
 │   ├── JobNotDead          retry is for dead jobs
-│   ├── JobNotWaiting       move and set are for jobs that nobody works on
+│   ├── JobNotWaiting       move and set are for jobs that wait
 │   ├── JobOpen             delete is for jobs that have ended
 │   ├── JobHasRecord        the job's record in the database must be changed instead
-│   ├── JobUnfinished       a result was asked for that there will never be
+│   ├── JobUnfinished       the job ended without a result
 │   └── StillOpen           the job did not end within the time
 ├── LeaseError
 │   └── LeaseLost           another worker holds the job, or it waits again
 ├── QueueError
-│   ├── QueueNotFound       the server knows no queue of that name
+│   ├── QueueNotFound       there is no queue of that name
 │   ├── QueueNotEmpty       the queue holds jobs or schedules, so it is not deleted
 │   ├── QueueFull           the length limit is reached
 │   ├── QueueDiffers        the queue exists with other options
-│   ├── QueueHasNoEvents    somebody wants to follow a queue that keeps none
+│   ├── QueueHasNoEvents    the queue keeps no events, so it can't be followed
 │   ├── FellBehind          a follower was too slow
 │   ├── LaneNotParked
 │   ├── FiringTaken         another process fired the schedule first
 │   ├── NotYet              a firing before its time
 │   ├── ScheduleNotFound    the queue has no schedule of that name
 │   ├── ScheduleDeclared    the schedule is declared by code
-│   ├── ScheduleChanged     somebody changed the schedule meanwhile
+│   ├── ScheduleChanged     another request changed the schedule meanwhile
 │   ├── ScheduleUnreadable  another release made the schedule
 │   └── SchedulesFull       the number of schedules is limited
-└── ServerError             the store can't do it
+└── ServerError             Redis can't do it
     ├── EngineClosed        the engine was left
     ├── ServerUnreachable   no answer within the time limit
     ├── ServerRefused       an answer that is an error
     │   ├── LayoutDiffers   another version of Towpath wrote the queue in another form
     │   └── WrongKeyType    another program put a key where Towpath keeps its data
     ├── TlsFailed           a certificate is refused, or one side speaks no TLS
-    ├── MemoryFull          the server's memory limit is reached
-    ├── EvictionUnsafe      the server may delete live jobs
+    ├── MemoryFull          the memory limit of Redis is reached
+    ├── EvictionUnsafe      Redis may delete live jobs
     ├── DurabilityUnknown · DurabilityUnavailable · DurabilityNotReached
     ├── OptionsUnstable     other programs change a queue's options all the time
     ├── CallStale           a newer call of the channel came first
     ├── CallTaken           the call's name was used for another verb
-    └── ScriptDefect        a script answered what the engine does not know
+    └── ScriptDefect        the engine does not understand a script's answer
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
-    # Every error can be imported from here; those of applications and of the database are looked
-    # up in their own modules when they are first used.
+    # Every error can be imported from here. Errors of other modules are looked up there when they
+    # are first used.
     from towpath.apps.application import ApplicationInvalid as ApplicationInvalid
     from towpath.apps.issues.errors import *  # noqa: F403
     from towpath.apps.messages.queue import MessageDiffers as MessageDiffers
@@ -149,8 +149,8 @@ class SubmitsRefused(TowpathError, ExceptionGroup[TowpathError]):
         cls, queue: str, taken: Mapping[int, Any], refused: Mapping[int, TowpathError]
     ) -> Self:
         first = next(iter(refused.values()))
-        said = f"queue {queue}: {len(refused)} of {len(taken) + len(refused)} jobs were refused"
-        return super().__new__(cls, f"{said}: {first}", list(refused.values()))
+        text = f"queue {queue}: {len(refused)} of {len(taken) + len(refused)} jobs were refused"
+        return super().__new__(cls, f"{text}: {first}", list(refused.values()))
 
     def __init__(
         self, queue: str, taken: Mapping[int, Any], refused: Mapping[int, TowpathError]
@@ -190,13 +190,13 @@ class InvalidOption(InvalidInput):
     remedy = "Choose a value that follows the rule in the message."
 
     def __init__(self, option: str, value: object, *, rule: str) -> None:
-        super().__init__(f"{option} = {_shown(value)}: {rule}")
+        super().__init__(f"{option} = {_format_value(value)}: {rule}")
         self.option, self.value, self.rule = option, value, rule
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     match value:
-        case timedelta():  # Python tells of minus five seconds as of a day less some hours
+        case timedelta():  # repr shows minus five seconds as minus a day, plus some hours
             return f"{value.total_seconds():g} s"
         case datetime():
             return value.isoformat()
@@ -480,17 +480,17 @@ class QueueNotFound(QueueError):
 
 
 def closest_name(name: str, known: Iterable[str]) -> str | None:
-    """The name among *known* that somebody who wrote *name* probably meant."""
+    """The name among *known* that is most similar to *name*; None if none is."""
     from difflib import get_close_matches  # noqa: PLC0415 -- only mistakes need it
     from itertools import islice  # noqa: PLC0415 -- the same
 
-    # A comparison takes some 20 µs, and a deployment may have tens of thousands of queues.
-    similar = (other for other in known if abs(len(other) - len(name)) <= _TYPED_AMISS)
+    # A comparison takes some 20 µs, and there may be tens of thousands of queues.
+    similar = (other for other in known if abs(len(other) - len(name)) <= _LENGTH_DIFFERENCE)
     return next(iter(get_close_matches(name, list(islice(similar, 1000)), n=1)), None)
 
 
-_TYPED_AMISS = 4
-"""Letters by which a name may be longer or shorter than the one that was meant."""
+_LENGTH_DIFFERENCE = 4
+"""Maximum difference in length between a mistyped name and a suggestion."""
 
 
 class QueueNotEmpty(QueueError):
@@ -866,7 +866,7 @@ class ScriptDefect(ServerError):
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> type[TowpathError]:
-        """An error of another module. What asks for no class by its name is not looked for."""
+        """An error of another module. Names that do not start with a capital are not looked up."""
         if name[:1].isupper():
             for home in HOMES:
                 found = vars(import_module(home)).get(name)
@@ -898,4 +898,4 @@ HOMES = tuple(
         "console.exits",
     )
 )
-"""Where the errors live that are not written here."""
+"""The modules of the other errors."""

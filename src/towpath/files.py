@@ -1,7 +1,8 @@
-"""Files that are whole or not there, whatever happens while they are written.
+"""Atomic writes of files: a file is complete or absent, whatever happens during a write.
 
-Written beside and then renamed: who opens the name finds the old text or the new, never a part of
-one. From their first moment nobody but their owner can read them.
+A new file is written beside the old one and then renamed, so a reader finds the old or the new
+content, never a part. Files are created with their final mode; by default only the owner can read
+them.
 """
 
 from __future__ import annotations
@@ -32,15 +33,19 @@ class FileDamaged(TowpathError):
 
 
 def replace_file(path: Path, text: str, *, mode: int = PRIVATE) -> None:
-    """Let *path* say *text*. What is made anew at each start need not outlast a power cut."""
-    with _beside(path, mode) as (made, descriptor):
+    """Replace the content of *path*. For files that each start creates again: they need not survive
+    a power cut.
+    """
+    with _temporary_file(path, mode) as (made, descriptor):
         write_all(descriptor, text.encode())
         made.replace(path)
 
 
 def durable_file(path: Path, data: bytes) -> None:
-    """Let *path* say *data*, also after a power cut; and keep what else is in its directory."""
-    with _beside(path, PRIVATE) as (made, descriptor):
+    """Replace the content of *path* so that it, and other renames in its directory, survive a power
+    cut.
+    """
+    with _temporary_file(path, PRIVATE) as (made, descriptor):
         write_all(descriptor, data)
         os.fsync(descriptor)
         made.replace(path)
@@ -48,12 +53,12 @@ def durable_file(path: Path, data: bytes) -> None:
 
 
 def kept_file(path: Path, text: str) -> str:
-    """What *path* says; if there is no such file, it is made of *text*, and on disk then.
+    """Returns the content of *path*. If there is no such file, creates it with *text*, on disk.
 
-    Of several who make it at once the first wins, and all of them get what it wrote.
+    If several processes create it at once, the first one wins, and all get its text.
     """
     if not path.exists():
-        with _beside(path, PRIVATE) as (made, descriptor):
+        with _temporary_file(path, PRIVATE) as (made, descriptor):
             write_all(descriptor, text.encode())
             os.fsync(descriptor)
             with suppress(FileExistsError):
@@ -63,8 +68,8 @@ def kept_file(path: Path, text: str) -> str:
 
 
 @contextmanager
-def _beside(path: Path, mode: int) -> Generator[tuple[Path, int]]:
-    """A new file in the same directory, to be renamed; what is left of it is removed."""
+def _temporary_file(path: Path, mode: int) -> Generator[tuple[Path, int]]:
+    """A temporary file in the same directory, to be renamed; removed at the end if it was not."""
     made = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -81,7 +86,7 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """What was made, renamed and removed there is so after a power cut, too."""
+    """Make creations, renames and removals in *directory* survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Names: what a queue, a job, a lane and a worker may be called, checked in one place."""
+"""Names of queues, jobs, lanes, workers and others: their rules, checked in one place; new ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Selector = NewType("Selector", str)
 WorkerName = NewType("WorkerName", str)
 StreamName = NewType("StreamName", str)
 Token = NewType("Token", int)
-"""A fencing token: grows with every delivery of a queue, also across a fail-over."""
+"""A fencing token: grows with every delivery of a queue, also across a failover."""
 
 _QUEUE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _QUEUE_RULE = "1 to 64 of a-z, 0-9, '.', '_', '-', beginning with a letter or digit"
@@ -129,8 +129,8 @@ def _text_rule(longest: int) -> str:
 
 
 # ── new ids ──────────────────────────────────────────────────────────────────────────────
-# A ULID: 48 bits of time and 80 of chance, 26 characters that sort by age. Within one
-# millisecond the last 20 bits count up, so that making one costs two table look-ups.
+# A ULID: 48 bits of time and 80 random bits, 26 characters that sort by age. Within one
+# millisecond the last 20 bits count up, so that a new id costs two table look-ups.
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
@@ -138,7 +138,7 @@ _COUNT_BITS = 20
 
 
 class _Series(NamedTuple):
-    """Ids of one millisecond: a head of time and chance, and what counts up behind it."""
+    """Ids of one millisecond: a head of time and random bits, and a counter for the rest."""
 
     ms: int
     head: str
@@ -154,19 +154,19 @@ def _encode(number: int, characters: int) -> str:
 
 
 def _new_series(ms: int) -> _Series:
-    # Half of the counts are left, so that it can count up.
+    # Begin in the lower half, so that the counter has room.
     chance, first = divmod(secrets.randbits(60 + _COUNT_BITS - 1), 1 << _COUNT_BITS - 1)
     return _Series(ms, _encode(ms, 10) + _encode(chance, 12), itertools.count(first))
 
 
 class _Ids:
-    """Where ids come from. Threads may share it: a series is replaced whole, counts are atomic."""
+    """Creates ids. Threads may share it: a series is replaced as a whole, its counter is atomic."""
 
     def __init__(self) -> None:
         self._series = _new_series(0)
 
     def restart(self) -> None:
-        """A forked child must not go on with its parent's series."""
+        """Begin a new series in a forked child, which would repeat its parent's ids otherwise."""
         self._series = _new_series(0)
 
     def next(self) -> JobId:
@@ -182,6 +182,6 @@ class _Ids:
 
 _ids = _Ids()
 new_job_id = _ids.next
-"""A new job id: unique, 26 characters, sorted by the time it was made."""
+"""Returns a new job id: unique, 26 characters, sorted by the time of its creation."""
 
 os.register_at_fork(after_in_child=_ids.restart)

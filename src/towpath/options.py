@@ -1,4 +1,4 @@
-"""What options classes are made of: names, bounds, defaults, sentences and secrets, said once.
+"""Options classes: names, bounds, defaults, sentences and secrets of options, declared once.
 
     class LinkOptions(Options, frozen=True, kw_only=True):
         \"""How links are checked.\"""
@@ -10,8 +10,8 @@
         token: Secret | None = None
         \"""Token for the checker; none = it is asked without.\"""
 
-Handed to the settings under a name, the class is a group of them: `links.within` in the file, and
-TOWPATH_LINKS__WITHIN. Whoever makes one in Python writes the same names and meets the same bounds.
+Passed to the settings under a name, the class becomes a group: `links.within` in the file, and
+TOWPATH_LINKS__WITHIN. In Python, its constructor has the same names and checks the same bounds.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from towpath.clock import parse_duration
 from towpath.errors import InvalidOption
 
 HIDDEN = "(hidden)"
-"""What stands where a secret is."""
+"""Shown instead of a secret."""
 
 
 class Mark(NamedTuple):
-    """What an option's type says beside its values."""
+    """Annotations of an option's type, beside its bounds."""
 
     secret: bool = False
-    """Whether its value may never be shown; it can come from a file that a variable names."""
+    """Whether its value is never shown. It can also be read from a file (`…_FILE`)."""
     read: Callable[[object], object] | None = None
-    """Reads what people write, where the type alone does not say how."""
+    """Parses text of users, if the type alone does not define how."""
     also: tuple[str, ...] = ()
-    """Other names that set it: settings, which begin with the group's own name; in capitals,
-    variables of any name, for the core alone: a group is looked at when its name is said."""
+    """Other names that set it: settings that begin with the group's own name, or, in capitals,
+    variables. Variables only for the core: a group is only read if its name is mentioned."""
     shared: str = ""
-    """The setting that it is handed from, if it is none of its own."""
+    """The setting that fills it, if it is not a setting itself."""
 
 
-def _words(value: object) -> object:
-    """A list, as JSON or as words the way a shell reads them; no shell ever does."""
+def _split_words(value: object) -> object:
+    """A list: JSON, or words split like in a shell. No shell runs."""
     if not isinstance(value, str):
         return value
     return json.loads(value) if value.lstrip().startswith("[") else shlex.split(value)
 
 
 def _variables(value: object) -> object:
-    """`ONE, TWO`, or a list: the variables of this process by those names, where they are set."""
+    """The variables of this process named in `ONE, TWO` or in a list, if they are set."""
     names = listed(value)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in cast("Any", names)):
         raise ValueError("must be names of variables")
@@ -69,27 +69,29 @@ def _variables(value: object) -> object:
 
 
 Secret = Annotated[str, Mark(secret=True)]
-"""Text that is never shown: not by `repr`, not in a refusal, not by `towpath config`."""
-Command = Annotated[tuple[str, ...], Mark(read=_words)]
+"""Text that is never shown: not by `repr`, not in an error, not by `towpath config`."""
+Command = Annotated[tuple[str, ...], Mark(read=_split_words)]
 """A program and its arguments."""
 Variables = Annotated[Mapping[str, Secret], Mark(read=_variables)]
-"""Variables that are passed on, named by whoever sets it."""
+"""Variables that are passed on; the setting has their names."""
 Allowed = Annotated[tuple[str, ...], Mark(shared="calls.allow")]
-"""Networks, addresses and hosts that calls may reach beside public ones: what the operator said."""
+"""Networks, addresses and hosts that outgoing calls may reach beside public ones, from the
+settings.
+"""
 Signing = Annotated[tuple[Secret, ...], Mark(shared="calls.secrets")]
-"""What calls are signed with (`whsec_…`): what the operator said, or the secret of `up`."""
+"""Secrets for signing outgoing calls (`whsec_…`), from the settings, or the secret of `up`."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of something. Making them raises InvalidOption for a value out of its bounds."""
+    """Base class of options. Its constructor raises InvalidOption for a value out of bounds."""
 
     def __post_init__(self) -> None:
         for field in fields_of(type(self)):
             field.require(getattr(self, field.name))
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
-        return f"{type(self).__name__}({told})"
+        text = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__name__}({text})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         values = [(field, getattr(self, field.name)) for field in fields_of(type(self))]
@@ -100,7 +102,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OptionField(NamedTuple):
-    """An option: its name, type and default, and what is marked on its type."""
+    """An option: its name, type and default, and the Mark of its type."""
 
     name: str
     hint: Any
@@ -108,18 +110,18 @@ class OptionField(NamedTuple):
     mark: Mark
 
     def read(self, value: object) -> Any:
-        """The value that people wrote as *value*, in a file, a variable or a flag.
+        """Parse *value*, from a file, a variable or a flag.
 
-        Raises InvalidOption, which does not repeat what may be secret.
+        Raises InvalidOption, which does not have the value of a secret.
         """
-        return self._converted(self._plain(value), strict=False)
+        return self._convert(self._plain(value), strict=False)
 
     def require(self, value: object) -> None:
-        """Raises InvalidOption for a value that the option can't have."""
-        self._converted(value, strict=True)
+        """Raises InvalidOption if *value* does not fit the option."""
+        self._convert(value, strict=True)
 
     def _plain(self, value: object) -> object:
-        """*value* as the type alone would be written, without the ways that people have."""
+        """*value* in a form that msgspec converts to the type."""
         kind = _kind(self.hint)
         try:
             if self.mark.read:
@@ -132,16 +134,20 @@ class OptionField(NamedTuple):
                 return _named_values(value)
         except ValueError as error:
             rule = getattr(error, "rule", None) or str(error)
-            raise self._refused(value, rule) from (None if self.mark.secret else error)
-        return _SAID.get(value.lower(), value) if kind is bool and isinstance(value, str) else value
+            raise self._refusal(value, rule) from (None if self.mark.secret else error)
+        return (
+            _BOOLEAN_WORDS.get(value.lower(), value)
+            if kind is bool and isinstance(value, str)
+            else value
+        )
 
-    def _converted(self, value: object, *, strict: bool) -> Any:
+    def _convert(self, value: object, *, strict: bool) -> Any:
         try:
-            return msgspec.convert(value, self.hint, strict=strict, dec_hook=_made)
+            return msgspec.convert(value, self.hint, strict=strict, dec_hook=_construct)
         except msgspec.ValidationError as error:
-            raise self._refused(value, _rule(self.hint, str(error))) from None
+            raise self._refusal(value, _rule(self.hint, str(error))) from None
 
-    def _refused(self, value: object, rule: str) -> InvalidOption:
+    def _refusal(self, value: object, rule: str) -> InvalidOption:
         return InvalidOption(self.name, "…" if self.mark.secret else value, rule=rule)
 
 
@@ -149,14 +155,14 @@ class OptionField(NamedTuple):
 def fields_of(kind: type[Options]) -> tuple[OptionField, ...]:
     """The options of a class, in their order."""
     return tuple(
-        OptionField(field.name, field.type, _default(field), _mark(field.type))
+        OptionField(field.name, field.type, _default(field), _merge_marks(field.type))
         for field in msgspec.structs.fields(kind)
     )
 
 
 @cache
 def sentences_of(kind: type) -> dict[str, str]:
-    """The text under each field of a class. Slow: it reads the source."""
+    """The docstring of each field of a class, by name. Slow: it parses the source."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
     found: dict[str, str] = {}
@@ -172,22 +178,22 @@ def sentences_of(kind: type) -> dict[str, str]:
     return found
 
 
-# ── values as people write them ──────────────────────────────────────────────────────────
+# ── parsing ──────────────────────────────────────────────────────────────────────────────
 
-_SAID = {"yes": True, "on": True, "y": True, "t": True} | dict.fromkeys(
+_BOOLEAN_WORDS = {"yes": True, "on": True, "y": True, "t": True} | dict.fromkeys(
     ("no", "off", "n", "f"), False
 )
 
 
 def listed(value: object) -> object:
-    """`a, b`, or one per line as in a file; a list as it is."""
+    """The list in `a, b`, or in lines; a list is returned unchanged."""
     if not isinstance(value, str):
         return value
     return [part.strip() for part in value.replace("\n", ",").split(",") if part.strip()]
 
 
 def _named_values(value: object) -> object:
-    """`name=value`, one per line so that a value may have commas; or a table, or JSON of one."""
+    """The pairs of `name=value` lines, so that a value may have commas; of a table, or of JSON."""
     if isinstance(value, Mapping):
         return dict(_flat(cast("Mapping[str, Any]", value)))
     if not isinstance(value, str):
@@ -216,7 +222,7 @@ def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]
 
 
 def _kind(hint: Any) -> Any:
-    """The class behind a type, without its notes and without None."""
+    """The class of a type, without annotations and without None."""
     if get_origin(hint) is Annotated:
         return _kind(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -225,13 +231,13 @@ def _kind(hint: Any) -> Any:
 
 
 def _notes(hint: Any) -> Iterator[Any]:
-    """All that is noted on a type and inside of it."""
+    """All annotations of a type, and of the types inside it."""
     yield from getattr(hint, "__metadata__", ())
     for part in get_args(hint):
         yield from _notes(part)
 
 
-def _mark(hint: Any) -> Mark:
+def _merge_marks(hint: Any) -> Mark:
     marks = [note for note in _notes(hint) if isinstance(note, Mark)]
     return Mark(
         secret=any(mark.secret for mark in marks),
@@ -246,13 +252,13 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
     return field.default if made is msgspec.NODEFAULT else cast("Callable[[], Any]", made)()
 
 
-def _made(kind: type, value: object) -> object:
-    """A value of a class that msgspec does not know, such as a path."""
+def _construct(kind: type, value: object) -> object:
+    """Create a value of a class that msgspec does not know, such as Path."""
     return kind(value)
 
 
 def _rule(hint: Any, error: str) -> str:
-    """What a value must be, in words."""
+    """The rule for values of a type, as a text."""
     kind, bounds = _kind(hint), [note for note in _notes(hint) if isinstance(note, msgspec.Meta)]
     if isinstance(kind, type) and issubclass(kind, Enum):
         return f"must be one of {', '.join(str(member.value) for member in kind)}"

@@ -1,8 +1,7 @@
-"""Background tasks: one that ends by itself is started again after a pause, and says so meanwhile.
+"""Background tasks: restarts a task that ends by itself after a pause, and reports it.
 
-Whatever runs beside a process's callers and is awaited by nobody runs here: relays, couriers,
-readers of events, watchers of a private server. It has no caller who would see its error: without
-this it would be missed only when its work is.
+For tasks that no caller awaits: relays, couriers, readers of events, watchers of a private Redis.
+Without this, an error of such a task would only be noticed by its missing work.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ T = TypeVar("T")
 _NONE = seconds(0)
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
 _LONGEST_INTERRUPTION = 1.0
-"""Seconds of the longest pause after trouble of another system, so that a task goes on soon after
-the system is back."""
+"""Longest pause in seconds after an error of another system, so that a task goes on soon after the
+system is back."""
 _PROVEN = 1.0
 """Seconds (or its last pause, if that was longer) that a task must run to count as working."""
 _STEADY = 60.0
-"""Seconds after which what went wrong before is forgotten: pauses are short again."""
+"""Seconds that a task must run until earlier errors are forgotten: then pauses are short again."""
 
 
 class TaskTrouble(NamedTuple):
-    """Why a background task does not run, as readiness names it."""
+    """Why a background task does not run, for readiness."""
 
     error: str
     """The class of the error that ended it."""
@@ -47,11 +46,11 @@ _DEFECT = "It restarts by itself. The server's log says where it failed; report 
 
 
 class Background:
-    """Runs *run* from `start` to `stop`; again, after a pause that grows, if it ends before.
+    """Runs *run* from `start` to `stop`. Runs it again, after a growing pause, if it ends before.
 
-    *name* is what log lines and readiness call it. An end without an error is one, too: whoever
-    ends on purpose calls `retire` first. An error of another system (`TowpathError.external`) is
-    no defect: it is logged once, and the task is tried again every second.
+    Log lines and readiness use *name*. An end without an error counts as an error, too: call
+    `retire` before an intended end. An error of another system (`TowpathError.external`) is no
+    defect: it is logged once, and the task is tried again every second.
     """
 
     def __init__(
@@ -61,36 +60,36 @@ class Background:
         self._task: asyncio.Task[None] | None = None
         self._pause = self._ran = 0.0
         self._is_interrupted = False
-        """Whether an error of another system ended it, and it has not proven yet that it runs."""
+        """Whether an error of another system ended it, and it has not run long enough since."""
         self.trouble: TaskTrouble | None = None
-        """Why it ended, until it has proven that it runs again. None also for trouble of another
-        system that passes by itself: readiness asks that system, and is true as soon as it is back.
+        """Why it ended, until it has run long enough again. None for an error of another system
+        that passes by itself: readiness checks that system itself.
         """
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not ended for good; also while it pauses.
+        """Whether it was started and has not ended for good. True while it pauses.
 
-        A task ends with its event loop, also where nobody cancelled it before the loop was closed.
+        A task also ends when its event loop is closed.
         """
         return self._task is not None and not (self._task.done() or self._loop.is_closed())
 
     def start(self) -> Self:
-        """Begin; without effect if it runs."""
+        """Start the task. Has no effect while it runs."""
         if not self.running:
             self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-            self._task = asyncio.create_task(self._keep(), name=f"towpath {self.name}")
+            self._task = asyncio.create_task(self._run_until_stopped(), name=f"towpath {self.name}")
             _known.add(self)
         return self
 
     def retire(self) -> None:
-        """It is not started again; what runs may end as it likes."""
+        """Do not restart it when it ends."""
         self._over.set()
         self.trouble = None
 
     async def stop(self, *, grace: Duration = _NONE) -> None:
-        """Return when it has ended; it is cancelled if it does not end by itself within *grace*."""
-        if self._task is not None and self.running:  # asyncio can't wait for one of a closed loop
+        """Wait until it has ended; cancels it if it does not end by itself within *grace*."""
+        if self._task is not None and self.running:  # a closed loop can't be waited for
             self.retire()
             await asyncio.wait((self._task,), timeout=grace.total_seconds())
             self._task.cancel()
@@ -98,13 +97,13 @@ class Background:
         self.trouble = None
 
     def in_trouble(self) -> bool:
-        """Whether it ended by itself a moment ago; asked in the event loop that it runs in."""
+        """Whether it ended by itself lately. False in another event loop than its own."""
         return self.trouble is not None and self._loop is asyncio.get_running_loop()
 
-    async def _keep(self) -> None:
+    async def _run_until_stopped(self) -> None:
         while not self._over.is_set():
             began = steady()
-            error = await self._once()
+            error = await self._run_once()
             if self._over.is_set() and error is None:
                 return
             self._ran = steady() - began
@@ -117,8 +116,8 @@ class Background:
                 async with asyncio.timeout(self._pause):
                     await self._over.wait()
 
-    async def _once(self) -> BaseException | None:
-        """Run until it ends; with what, if that was an error."""
+    async def _run_once(self) -> BaseException | None:
+        """Run it until it ends. Returns its error, or None."""
         proof = self._loop.call_later(self._proven_after(), self._prove)
         try:
             await self._run()
@@ -126,8 +125,8 @@ class Background:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return error  # something that it waited for was cancelled, not this
-        except Exception as error:  # noqa: BLE001 -- whatever it is: there is no caller to raise it to
+            return error  # it awaited something that was cancelled; the task itself was not
+        except Exception as error:  # noqa: BLE001 -- there is no caller to raise it to
             return error
         finally:
             proof.cancel()
@@ -136,12 +135,12 @@ class Background:
     def _proven_after(self) -> float:
         """Seconds that it must run to count as working again."""
         if self._is_interrupted and self.trouble is None:
-            # It may wait as long as before for an answer that does not come.
+            # The next run may wait as long as the last one for an answer that does not come.
             return max(_PROVEN, min(self._ran * 2, LONGEST_PAUSE))
         return max(_PROVEN, self._pause)
 
     def _report(self, error: BaseException | None, external: TowpathError | None) -> None:
-        """Log why it ended, and keep it for readiness."""
+        """Log why it ended, and set `trouble` for readiness."""
         name = _class_name(error)
         if external is None:
             _log_defect(self._log, self.name, error, self._pause)
@@ -162,8 +161,8 @@ class Background:
 
 
 class LoopLock:
-    """A lock for objects that outlive event loops. asyncio's belongs to the first loop in which
-    somebody waited for it, so each loop has its own.
+    """A lock for objects that outlive event loops. A lock of asyncio belongs to the first loop in
+    which a task waited for it, so each loop gets a new one.
     """
 
     def __init__(self) -> None:
@@ -180,9 +179,9 @@ class LoopLock:
 
 
 def detached(name: str, work: Coroutine[Any, Any, T], *, log: Log | None = None) -> asyncio.Task[T]:
-    """A task of limited length whose error is logged: something else makes up for what it left.
+    """Start a short task whose error is only logged, because something else does its work later.
 
-    Its maker keeps it: the event loop alone does not.
+    The caller must keep the task: the event loop has only a weak reference.
     """
     task = asyncio.create_task(work, name=f"towpath {name}")
 
@@ -198,26 +197,27 @@ def detached(name: str, work: Coroutine[Any, Any, T], *, log: Log | None = None)
 
 
 def look_at_error(done: asyncio.Future[Any]) -> None:
-    """A done callback for what several callers wait for: they raise its error. Where all of them
-    have left, asyncio would report it.
+    """A done callback for a future that several callers await, and that raises its error in them.
+    If all of them have left, asyncio would report the error; this prevents it.
     """
     if not done.cancelled():
         done.exception()
 
 
 def expect_loss(writer: asyncio.StreamWriter) -> None:
-    """Keep asyncio from reporting that the connection of *writer* was lost: whoever reads or writes
-    raises that.
+    """Keep asyncio from reporting that the connection of *writer* was lost: reads and writes raise
+    that error.
 
-    A stream keeps the error for `wait_closed`, which nobody calls on a connection that is lost, and
-    looks at it when it is deleted itself. The collector may delete the error's future before.
+    A stream keeps the error in a future for `wait_closed`, which is not called for a lost
+    connection, and retrieves it when the stream is deleted. The garbage collector may delete the
+    future first, and report the error.
     """
     closed: asyncio.Future[None] = cast("Any", writer.transport.get_protocol())._closed  # noqa: SLF001 -- there is no other way but a task per connection
     closed.add_done_callback(look_at_error)
 
 
 def find_external(error: BaseException | None) -> TowpathError | None:
-    """The error of another system that *error* is; of a group, the first if all of it are such."""
+    """Returns *error* if it is one of another system; of a group, the first if all of them are."""
     if isinstance(error, TowpathError) and error.external:
         return error
     if isinstance(error, BaseExceptionGroup):
@@ -231,7 +231,7 @@ def _class_name(error: BaseException | None) -> str:
     return type(error).__qualname__ if error is not None else "it ended without an error"
 
 
-# Both log the class and the place of the error, never its words: they may quote a secret.
+# Both log the class and the place of the error, never its text, which may quote a secret.
 
 
 def _log_defect(log: Log, task: str, error: BaseException | None, pause: float) -> None:
@@ -253,7 +253,7 @@ _known: WeakSet[Background] = WeakSet()
 
 
 def troubles() -> dict[str, TaskTrouble]:
-    """The background tasks of this event loop that ended by themselves a moment ago, by name.
+    """The background tasks of this event loop that ended by themselves lately, by name.
 
     Empty = all of them run.
     """
@@ -265,17 +265,17 @@ def troubles() -> dict[str, TaskTrouble]:
 
 
 def exempt_from_collection() -> None:
-    """Take what is there now, which is modules nearly all, out of the garbage collector's sight.
+    """Exempt all objects that exist now, mostly modules, from garbage collection.
 
-    For a process of ours, once it has loaded everything: what waits for the store lives long enough
-    to make the collector look through all of it, and nothing else runs meanwhile (10 to 140 ms).
+    For a process of Towpath's own, once it has loaded everything. Objects that wait for Redis live
+    long enough to cause full collections, and each of these stops the process for 10 to 140 ms.
     """
     gc.collect()
     gc.freeze()
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, where it is installed (`towpath[fast]`)."""
+    """A new event loop: uvloop's if it is installed (`towpath[fast]`)."""
     make: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     if find_spec("uvloop") is not None:
         make = cast("Any", import_module("uvloop")).new_event_loop

@@ -1,1 +1,1 @@
-"""What a Python user writes: an app, its handlers and jobs, and the backend they share."""
+"""The Python interface: an app, its handlers and jobs, and the engine and ledger they share."""

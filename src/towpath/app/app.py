@@ -1,4 +1,4 @@
-"""The app: its handlers, its middleware, and the backend that they share.
+"""The app: its handlers, its middleware, and the engine and ledger that they share.
 
 app = Towpath("redis://localhost")
 
@@ -61,20 +61,20 @@ Around = Callable[[AtWork], AbstractAsyncContextManager[None]]
 class Towpath(Handlers):
     """An app: handlers for queues on one deployment of Redis or Valkey.
 
-    *url* is the address of the server. Without it, the settings decide at first use: `REDIS_URL`,
+    *url* is the address of Redis. Without it, the settings decide at first use: `REDIS_URL`,
     `TOWPATH_URL` or `towpath.toml`. *ledger* is a `Ledger` or the URL of its database; handlers
     with `record=True` need it. Without *url* and *ledger*, they use the setting `database`.
-    *clock* is for tests, and *declared* is the durability of a server that does not tell it.
+    *clock* is for tests, and *declared* is the durability of a Redis that does not report it.
 
-    *submit_timeout* says how long a submit, or another call, waits for a server that does not
+    *submit_timeout* says how long a submit, or another call, waits for a Redis that does not
     answer, before it raises ServerUnreachable. Without it, the setting `submit_timeout` decides in
-    an app without *url*, and 15 s is the default. After one such wait, calls fail at once until the
-    server answers. `towpath worker` waits 15 s: its jobs would only be tried again. *limits* has
+    an app without *url*, and 15 s is the default. After one such wait, calls fail at once until
+    Redis answers. `towpath worker` waits 15 s: its jobs would only be tried again. *limits* has
     further details, and replaces *submit_timeout*.
 
-    Creating an app opens no connection; `async with app` does. It does not wait for a server that
-    is unreachable: submits work once the server is back. The app may be entered several times in
-    one event loop; it is closed when the last block ends.
+    Creating an app opens no connection; `async with app` does. It does not wait while Redis is
+    unreachable: submits work once Redis is back. The app may be entered several times in one event
+    loop; it is closed when the last block ends.
 
     *middleware* wraps attempts, *submit_middleware* wraps submits; the first one is the outermost.
     *lifespan* is an async function with one `yield`; handlers get the yielded value as `ctx.state`.
@@ -126,7 +126,7 @@ class Towpath(Handlers):
 
     @property
     def metrics(self) -> Metrics:
-        """What this process counts of the app's jobs."""
+        """The counters of the app's jobs in this process."""
         if self._metrics is None:
             from towpath.telemetry.metrics import Metrics  # noqa: PLC0415 -- slow to import
 
@@ -174,7 +174,7 @@ class Towpath(Handlers):
         if handler.options.record and not self._backend.keeps_records:
             if self._is_named:
                 raise LedgerMissing
-            self._backend.find_ledger(self._database)
+            self._backend.find_ledger(self._find_database)
         super()._require_new(handler)
 
     def remove(self, handler: AppHandler[Any, Any, Any]) -> None:
@@ -210,7 +210,9 @@ class Towpath(Handlers):
             yield
 
     def _require_unnamed(self, queue: str) -> None:
-        """Refuse a job for no handler in particular where there are only named ones."""
+        """Raises InvalidOption for a job that names no handler, in a queue whose handlers all have
+        names.
+        """
         names = [name for at, name in self._handlers if at == queue]
         if names and None not in names:
             listed = ", ".join(sorted(str(name) for name in names))
@@ -224,8 +226,8 @@ class Towpath(Handlers):
 
     @property
     def schedules(self) -> Schedules:
-        """The schedules of the server: list, create, change, pause, fire and delete them. Only
-        while the app is entered.
+        """The schedules in Redis: list, create, change, pause, fire and delete them. Only while the
+        app is entered.
         """
         return self.engine.schedules
 
@@ -239,13 +241,13 @@ class Towpath(Handlers):
         """Internal: fire the schedules of *queues* that code declares and that are due now."""
         await fire_due(self.engine, self.declared_schedules, queues=queues, log=log)
 
-    # ── the way to the server ────────────────────────────────────────────────────────────
+    # ── the connection to Redis ──────────────────────────────────────────────────────────
 
     @property
     def url(self) -> str:
-        """The address of the server, as given or from the settings. Raises InvalidOption."""
+        """The address of Redis, as given or from the settings. Raises InvalidOption."""
         if not self._url:
-            settings = self._loaded()
+            settings = self._load_settings()
             self._url, self._declared = settings.server, self._declared or settings.declared
             self._submit_timeout = self._submit_timeout or settings.submit_timeout
         return self._url
@@ -256,19 +258,19 @@ class Towpath(Handlers):
 
     def use(self, settings: Settings) -> None:
         """Internal: *settings* decide what was not given, instead of those of this directory. The
-        process is a worker: its calls may take their time.
+        process is a worker: `submit_timeout` does not shorten its calls.
         """
         self._settings, self._runs_in_worker = settings, True
 
-    def _loaded(self) -> Settings:
+    def _load_settings(self) -> Settings:
         if self._settings is None:
             from towpath.settings import load_core  # noqa: PLC0415 -- only where no URL is given
 
             self._settings = load_core()
         return self._settings
 
-    def _database(self) -> str:
-        if (found := self._loaded().database) is None:
+    def _find_database(self) -> str:
+        if (found := self._load_settings().database) is None:
             raise LedgerMissing
         return found
 
@@ -308,7 +310,7 @@ class Towpath(Handlers):
 
     @property
     def recorder(self) -> Recorder:
-        """Internal: what a worker asks before an attempt and tells after it."""
+        """Internal: reads and writes the record of a job around its attempts in a worker."""
         return self._backend.recorder
 
     async def ledger_id(self) -> str | None:
@@ -316,10 +318,10 @@ class Towpath(Handlers):
         return await self._backend.ledger.identity()
 
     def new_engine(self, limits: Limits | None = None) -> Engine:
-        """Internal: another engine on the same server, not yet entered. One with its own *limits*
-        logs nothing: its user reports its errors.
+        """Internal: another engine for the same Redis, not yet entered. An engine with its own
+        *limits* logs nothing: its user reports its errors.
         """
-        url = self.url  # the settings, if they decide, also say how long to wait
+        url = self.url  # first: it may load the settings, which also set the timeout
         timeout = None if self._runs_in_worker else self._submit_timeout
         return self._make_engine(
             url,
@@ -338,10 +340,10 @@ class Towpath(Handlers):
         engine: Callable[..., Engine] = Engine,
         ledger: Ledger | str | None = None,
     ) -> Generator[Self]:
-        """Internal: use another server, clock, kind of engine and ledger until the block ends; for
+        """Internal: use another Redis, clock, kind of engine and ledger until the block ends; for
         tests.
 
-        Whoever connects inside the block, also through `.blocking`, reaches that server and must
+        Code that connects inside the block, also through `.blocking`, reaches that Redis and must
         leave the app before the block ends. Connections from before stay open and are used again
         afterwards.
         """

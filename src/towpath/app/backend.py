@@ -1,4 +1,4 @@
-"""What the handlers of an app and the parts of a server share: an engine, and a ledger if any."""
+"""The engine and the ledger, if any, that the handlers of an app and a server share."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ T = TypeVar("T")
 class Backend:
     """One engine, and one ledger with the relay that keeps Redis filled from it.
 
-    Opened by the first who enters and closed by the last who leaves. Neither a server nor a
-    database that is away is a reason not to begin. A ledger by its URL, and one that nobody has
-    entered, are opened and closed with it; one that the user has entered stays the user's.
-    *check* is asked about the queue of each record that names no handler; *submit_middleware* runs
+    The first `async with` opens both, and the end of the last one closes them. Entering succeeds
+    while Redis or the database is unreachable. A ledger that is given by its URL, or not entered
+    yet, is opened and closed with the backend; the user closes a ledger that the user has entered.
+    *check* is called with the queue of each record that names no handler; *submit_middleware* runs
     around the submits of handlers.
     """
 
@@ -52,7 +52,7 @@ class Backend:
         log: Log | None = None,
         submit_middleware: Sequence[SubmitMiddleware] = (),
     ) -> None:
-        self._connect, self._named, self._check = connect, ledger, check
+        self._connect, self._ledger_source, self._check = connect, ledger, check
         self._find_ledger: Callable[[], str] | None = None
         self.submit_middleware = tuple(submit_middleware)
         self._ledger_later = False
@@ -61,23 +61,23 @@ class Backend:
         self._forget()
         self._blocking: Blocking | None = None
         self._twin: Backend | None = None
-        """The same in the loop of `blocking`."""
+        """The backend that runs in the loop of `blocking`."""
         self._here: Backend | None = None
-        """The same for threads without an event loop."""
+        """The backend for threads without an event loop; see `run_here`."""
         self._connecting = threading.RLock()
         _all.add(self)
 
     def _forget(self) -> None:
-        """As if nobody had entered."""
+        """Reset to the state before the first enter."""
         self.connected: Engine | None = None
-        """The engine, while somebody has entered."""
+        """The engine, while the backend is entered."""
         self._ledger: Ledger | None = None
         self._life: AsyncExitStack | None = None
         self._entered, self._entering = 0, LoopLock()
 
     def restart(self) -> None:
-        """A forked child has none of its parent's threads and must not use its connections."""
-        # Kept: what is dropped would close itself, in a loop that the parent still runs.
+        """Forget all connections after a fork: their threads run in the parent, which uses them."""
+        # Without a reference, the old objects would close the parent's connections.
         before = self._life, self.connected, self._ledger, self._blocking, self._twin, self._here
         self._inherited = before
         self._forget()
@@ -86,26 +86,26 @@ class Backend:
 
     @contextmanager
     def anew(self, ledger: Ledger | str | None = None) -> Generator[None]:
-        """As if nobody had connected, with another *ledger* if one is given, until the end of the
-        block; then as it was before.
+        """Use new connections, and *ledger* if it is given, until the block ends; then the old ones
+        again.
         """
-        before = self._life, self.connected, self._ledger, self._named
+        before = self._life, self.connected, self._ledger, self._ledger_source
         counted = self._entered, self._entering, self._blocking, self._twin, self._here
         self._forget()
         self._blocking = self._twin = self._here = None
-        self._named = self._named if ledger is None else ledger
+        self._ledger_source = self._ledger_source if ledger is None else ledger
         try:
             yield
         finally:
             self.leave_blocking()
-            self._life, self.connected, self._ledger, self._named = before
+            self._life, self.connected, self._ledger, self._ledger_source = before
             self._entered, self._entering, self._blocking, self._twin, self._here = counted
 
     # ── entering and leaving ─────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> Self:
-        """Raises what waiting can't mend: EvictionUnsafe, DurabilityUnknown, ServerRefused,
-        LedgerNotInstalled, LedgerOutdated, InvalidOption.
+        """Raises errors that waiting does not resolve: EvictionUnsafe, DurabilityUnknown,
+        ServerRefused, LedgerNotInstalled, LedgerOutdated, InvalidOption.
         """
         async with self._entering:
             if self._entered == 0:
@@ -137,7 +137,7 @@ class Backend:
         if not ledger.entered:
             await life.enter_async_context(ledger)
         with suppress(LedgerUnreachable):
-            await ledger.read(lambda _: None)  # the first use sees whether the schema fits
+            await ledger.read(lambda _: None)  # the first use checks the version of the tables
         if self._check is not None:
             ledger.jobs.checks.append(self._check)
             life.callback(ledger.jobs.checks.remove, self._check)
@@ -149,14 +149,16 @@ class Backend:
 
     @property
     def engine(self) -> Engine:
-        """The engine. Raises EngineClosed while nobody has entered."""
+        """The engine. Raises EngineClosed while the backend is not entered."""
         if self.connected is None:
             raise EngineClosed("the app is not connected: use `async with app`, or `.blocking`")
         return self.connected
 
     @property
     def blocking(self) -> Blocking:
-        """Connected at first use, anew in a forked child; closed when the program ends."""
+        """Runs calls in an event loop of its own. Connects at first use, also in a forked child;
+        closed when the program ends.
+        """
         with self._connecting:
             if self._blocking is None or not self._blocking.here:
                 engine = self._connect()
@@ -181,7 +183,7 @@ class Backend:
     def _make_twin(self, engine: Engine) -> Backend:
         given = self._given
         if given is not None and not isinstance(given, str):
-            given = given.another()  # that one is the loop's where it was entered
+            given = given.another()  # a ledger belongs to the event loop in which it was entered
         twin = Backend(
             lambda: engine,
             ledger=given,
@@ -194,15 +196,15 @@ class Backend:
         return twin
 
     def run_blocking(self, ask: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
-        """What *ask* comes to with a backend in the loop of `blocking`."""
+        """Returns the result of *ask*, called with a backend in the loop of `blocking`."""
         refuse_in_running_loop()
         blocking, twin = self.blocking, self._twin
         assert twin is not None  # noqa: S101 -- made together
         return blocking.run(lambda _: ask(twin))
 
     def run_here(self, ask: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
-        """What *ask* comes to, in this thread: it must need neither tasks nor a ledger. Connected
-        at first use, anew in a forked child; closed when the program ends.
+        """Returns the result of *ask*, run in this thread: it may use neither tasks nor the ledger.
+        Connects at first use, and again in a forked child; closed when the program ends.
         """
         refuse_in_running_loop()
         return run_to_end(ask(self._here or self._connect_here()))
@@ -212,7 +214,7 @@ class Backend:
             if self._here is None:
                 engine = self._connect().in_threads()
                 run_to_end(engine.__aenter__())
-                if self._here is not None:  # a signal handler of this thread was quicker
+                if self._here is not None:  # a signal handler of this thread was faster
                     engine.close_here()
                     return self._here
                 here = self._make_twin(engine)
@@ -222,7 +224,7 @@ class Backend:
             return self._here
 
     async def open_ledger(self) -> Ledger:
-        """The ledger, opened now if it was to be opened when somebody needs it."""
+        """Returns the ledger, and opens it first if that was put off until its first use."""
         if self._ledger_later and self._given is not None:
             async with self._entering:
                 if self._ledger is None and self._life is not None:
@@ -231,8 +233,8 @@ class Backend:
 
     @property
     def keeps_records(self) -> bool:
-        """Whether there is a ledger, or one is looked for when it is needed."""
-        return self._named is not None or self._find_ledger is not None
+        """Whether there is a ledger, or a function that finds its URL when it is needed."""
+        return self._ledger_source is not None or self._find_ledger is not None
 
     def find_ledger(self, find: Callable[[], str]) -> None:
         """Keep records in the database whose URL *find* returns when it is first needed."""
@@ -240,18 +242,18 @@ class Backend:
 
     @property
     def _given(self) -> Ledger | str | None:
-        if self._named is None and self._find_ledger is not None:
-            self._named = self._find_ledger()
-        return self._named
+        if self._ledger_source is None and self._find_ledger is not None:
+            self._ledger_source = self._find_ledger()
+        return self._ledger_source
 
     @property
     def ledger_url(self) -> str | None:
-        """Where the ledger is, if that was said as a URL."""
+        """The URL of the ledger; None if it was not given by its URL."""
         return self._given if isinstance(self._given, str) else None
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger. Raises LedgerMissing, and EngineClosed while nobody has entered."""
+        """The ledger. Raises LedgerMissing, and EngineClosed while the backend is not entered."""
         if self._given is None:
             raise LedgerMissing
         if self._ledger is None:
@@ -260,7 +262,7 @@ class Backend:
 
     @property
     def transactions(self) -> Transactions:
-        """Records in callers' own transactions, entered or not. Raises LedgerMissing."""
+        """Creates records in callers' transactions, also before entering. Raises LedgerMissing."""
         from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- as above
 
         if self._given is None:
@@ -275,7 +277,7 @@ class Backend:
 
     @property
     def recorder(self) -> Recorder:
-        """What a worker asks before an attempt of a recorded job and tells after it."""
+        """Reads and writes the record of a job around its attempts in a worker."""
         from towpath.ledger.records.relay import LedgerRecorder  # noqa: PLC0415 -- as above
 
         return LedgerRecorder(self.ledger.jobs)
@@ -286,7 +288,7 @@ class Backend:
         return AllJobs(self.engine, find_ledger, recorded=recorded)
 
     def tell(self, submitted: Submitted, handler: str) -> None:
-        """Count a job that is new, and log it for those who want to see each."""
+        """Count and log a job, if it is new."""
         if not submitted.existed:
             job = submitted.job
             self._metrics().of(job.queue, handler).submitted.inc()

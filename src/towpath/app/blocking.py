@@ -5,7 +5,7 @@
         done = blocking.run(lambda engine: engine.events.ended(job, within=seconds(30)))
 
 One background thread runs one event loop with one Engine; calls from any number of threads go
-through it and share its round trips. There is no second implementation of anything.
+through it and share its round trips.
 
 Threads do not survive a fork: a forked child needs a Blocking of its own.
 """
@@ -28,10 +28,10 @@ _FORKED = "the engine was opened before this process was forked: open a new engi
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """A loop that is closed to forked children.
+    """An event loop that counts as closed in forked children.
 
-    Its epoll is shared with them: a connection that is dropped there, at the latest when the
-    child ends, would take itself off it, and the parent would never hear of it again.
+    Parent and child share its epoll: when the child drops a connection, at the latest at its exit,
+    the connection would be removed from the epoll, and the parent would get no more events for it.
     """
 
     def __init__(self) -> None:
@@ -45,9 +45,9 @@ class _Loop(asyncio.SelectorEventLoop):
 class Blocking:
     """Runs calls of an engine for code that blocks. Enter it once per process and share it.
 
-    *life* enters the engine, if something else than itself does. In a process that was forked off
+    *life* is entered instead of the engine, if it is given. In a process that was forked off
     since, every call raises EngineClosed. Entering raises ThreadsPatched with gevent and eventlet:
-    their threads share the one in which the loop would run.
+    their threads all run in one thread, which the event loop would block.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Blocking:
 
     def __exit__(self, *_: object) -> None:
         if not self.here:
-            # Its thread, its loop and its connection are the parent's, which still uses them.
+            # The parent still uses the thread, the loop and the connection.
             return
         try:
             self._run(self._life.__aexit__(None, None, None))
@@ -85,7 +85,7 @@ class Blocking:
 
     @property
     def here(self) -> bool:
-        """Whether this is the process that entered it, not one forked off since."""
+        """Whether this process entered it, and was not forked off since."""
         return self._home == os.getpid()
 
     def run(self, ask: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
@@ -103,7 +103,7 @@ class Blocking:
         try:
             return future.result()
         except BaseException:
-            # Ctrl-C while waiting: nobody is left to take the answer.
+            # Ctrl-C while waiting: the result is not needed any more.
             future.cancel()
             raise
 

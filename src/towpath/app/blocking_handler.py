@@ -89,7 +89,7 @@ class BlockingHandler(Generic[T, R]):
 
     @property
     def _needs_loop(self) -> bool:
-        """Records and middleware do: they are asked in the loop of a thread beside this one."""
+        """Records and middleware need an event loop: `blocking` runs one in another thread."""
         handler = self._handler
         return handler.options.record or bool(handler.backend.submit_middleware)
 
@@ -109,7 +109,7 @@ class BlockingHandler(Generic[T, R]):
         return self._submit(submission)
 
     def job(self, id: str) -> BlockingJob[R]:
-        """The job of that id, of which nothing is asked yet. Raises InvalidName."""
+        """The job with that id. Sends nothing to Redis yet. Raises InvalidName."""
         handler = self._handler
         return BlockingJob(handler.job(id), handler.backend)
 
@@ -126,7 +126,7 @@ class BlockingHandler(Generic[T, R]):
         return [BlockingJob(job, backend) for job in jobs]
 
     def _insert(self, submission: Submission) -> list[Job[R]]:
-        """In the caller's transaction and thread."""
+        """Insert the records in the caller's transaction and thread."""
         handler, backend = self._handler, self._handler.backend
         jobs = len(submission.jobs)
         with traces.producer_span(handler.queue, handler=handler.name, jobs=jobs):
@@ -140,7 +140,7 @@ class BlockingHandler(Generic[T, R]):
         return handler.record_jobs(backend, made)
 
     def _in_this_thread(self, submission: Submission) -> list[Job[R]]:
-        """The same; the middleware around it runs in the loop of the blocking engine."""
+        """Insert the records in this thread; the middleware runs in the loop of `blocking`."""
         errands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
         async def insert() -> list[Job[R]]:
@@ -165,5 +165,5 @@ class BlockingHandler(Generic[T, R]):
 def _run(future: Future[T], call: Callable[[], T]) -> None:
     try:
         future.set_result(call())
-    except BaseException as error:  # noqa: BLE001 -- told to whoever waits for it
+    except BaseException as error:  # noqa: BLE001 -- raised again by the middleware's await
         future.set_exception(error)

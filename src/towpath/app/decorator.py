@@ -38,7 +38,9 @@ class _DefaultAndContext(Protocol[T_contra, C_co]):
 
 _ContextElsewhere = Callable[[Context, T], C] | _ContextByName[T, C]
 _OnlyContext = Callable[[Context], C] | _OnlyContextByName[C]
-"""What takes any object takes a Context too, as its payload: it has to be told apart before."""
+"""A function that accepts any object as its payload also fits these types, so its overloads come
+first.
+"""
 
 
 class Decorator:

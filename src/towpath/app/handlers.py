@@ -54,7 +54,7 @@ class Handlers:
         self._handlers: dict[Key, AppHandler[Any, Any, Any]] = {}
         self._followers: list[Callable[[], None]] = []
         self.included_in: Towpath | None = None
-        """The app that has them, once one has."""
+        """The app that includes the group; None before."""
         self.declared_schedules = DeclaredSchedules()
 
     @property
@@ -93,7 +93,7 @@ class Handlers:
         if self.included_in is not None:
             self.included_in.keep(handler)
         self._handlers[handler.queue, handler.named] = handler
-        self._tell_followers()
+        self._notify_followers()
 
     def _require_new(self, handler: AppHandler[Any, Any, Any]) -> None:
         other = self._handlers.get((handler.queue, handler.named))
@@ -116,7 +116,7 @@ class Handlers:
         if self._handlers.get(key) is handler:
             del self._handlers[key]
             self.declared_schedules.remove(*key)
-            self._tell_followers()
+            self._notify_followers()
 
     def forget(self, handler: AppHandler[Any, Any, Any]) -> None:
         """Internal: forget *handler*, which the app has removed."""
@@ -133,7 +133,7 @@ class Handlers:
         finally:
             self._followers.remove(changed)
 
-    def _tell_followers(self) -> None:
+    def _notify_followers(self) -> None:
         for changed in list(self._followers):
             changed()
 

@@ -1,4 +1,4 @@
-"""A submitted job: where to ask for its result, its progress and its state, and to cancel it."""
+"""A submitted job: reads its result, its progress and its state, and cancels it."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ R = TypeVar("R")
 P = TypeVar("P")
 T = TypeVar("T")
 _LOOK_EVERY = 0.1
-"""Seconds, where nobody tells."""
+"""Poll interval in seconds, used when Redis does not know the job."""
 
 
 class Job(msgspec.Struct, Generic[R], frozen=True):
     """A submitted job: what `handler.submit` and `handler.job(id)` return.
 
-    Holding one asks nobody; each method reads the job as it is then.
+    A Job holds no state: each method reads the job as it is now.
     """
 
     ref: JobRef
@@ -93,7 +93,7 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
         returns a `Step`. Bytes that are not JSON are returned as they are. Raises JobNotFound, and
         PayloadInvalid if the note is not of that kind.
         """
-        return _noted((await self.info()).progress, kind)
+        return _decode_note((await self.info()).progress, kind)
 
     async def cancel(self) -> State:
         """Cancel the job. Returns CANCELLED, or LEASED while its worker is asked to stop.
@@ -136,7 +136,7 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
         return self._value(job.result)
 
     def _value(self, data: bytes | None) -> R:
-        # No bytes are None, unless bytes are what the handler returns.
+        # An empty result means None, unless the handler returns bytes.
         there = data or isinstance(self._form, Raw)
         return cast("R", self._form.decode(data or b"") if there else None)
 
@@ -188,7 +188,7 @@ class BlockingJob(Generic[R]):
     def progress(self, kind: type[P]) -> P | None: ...
     def progress(self, kind: Any = Any) -> Any:
         """Like `Job.progress`."""
-        return _noted(self.info().progress, kind)
+        return _decode_note(self.info().progress, kind)
 
     def cancel(self) -> State:
         """Like `Job.cancel`."""
@@ -211,8 +211,8 @@ class BlockingJob(Generic[R]):
         return self._ask(lambda job: job.result(within=within))
 
     def _ask(self, ask: Callable[[Job[R]], Coroutine[Any, Any, T]]) -> T:
-        """What *ask* comes to. What reads a record needs an event loop: it is asked in that of a
-        thread beside this one.
+        """Returns the result of *ask*. A job with a record is asked in the loop of `blocking`,
+        because reading the record needs an event loop.
         """
 
         def there(backend: Backend) -> Coroutine[Any, Any, T]:
@@ -224,21 +224,21 @@ class BlockingJob(Generic[R]):
 
 
 class Transaction(Protocol):
-    """Active until it has been committed or rolled back."""
+    """A transaction of SQLAlchemy: active until it is committed or rolled back."""
 
     @property
     def is_active(self) -> bool: ...
 
 
 class Uncommitted(NamedTuple):
-    """A record as it was made in a transaction of the caller's."""
+    """A record and the caller's transaction in which it was created."""
 
     record: Record
     transaction: Transaction
 
 
 class RecordJob(Job[R], frozen=True):
-    """A job whose record is in the ledger: the row answers.
+    """A job with a record: its methods read the row.
 
     While the transaction of its submit is open, its state is PENDING; after a rollback it is GONE.
     """
@@ -249,7 +249,7 @@ class RecordJob(Job[R], frozen=True):
         """The row of the job now. Raises RecordNotFound if the job ended long ago, or was rolled
         back.
         """
-        pending = self._pending  # first: what is committed after this is found below
+        pending = self._pending  # read first: a commit after this line is found below
         ledger = await self._backend.open_ledger()
         try:
             return await ledger.jobs.get(self.queue, self.id)
@@ -260,7 +260,7 @@ class RecordJob(Job[R], frozen=True):
 
     @property
     def _pending(self) -> Record | None:
-        """The record as it was made, as long as its transaction is open."""
+        """The record as it was created, while its transaction is open."""
         made = self._made
         return made.record if made is not None and made.transaction.is_active else None
 
@@ -295,7 +295,7 @@ class RecordJob(Job[R], frozen=True):
         await super().delete()
 
     async def _uncommitted(self) -> Record | None:
-        """The record as it was made, if the transaction of its submit is still open."""
+        """The record as it was created, if the transaction of its submit is still open."""
         pending = self._pending
         if pending is None:
             return None
@@ -319,13 +319,15 @@ class RecordJob(Job[R], frozen=True):
             if record is self._pending:
                 await asyncio.sleep(min(left, _LOOK_EVERY))
             else:
-                await self._until_moved(JobRef(record.queue, record.job), min(left, 1.0))
+                await self._wait_for_change(JobRef(record.queue, record.job), min(left, 1.0))
         if record.state == "completed":
             return self._value(record.result)
         raise JobUnfinished(self.ref, record.state, record.last_error)
 
-    async def _until_moved(self, ref: JobRef, wait: float) -> None:
-        """The server tells when it ends; where it does not know the job, look again soon."""
+    async def _wait_for_change(self, ref: JobRef, wait: float) -> None:
+        """Wait until Redis reports the end of the job. If Redis does not know the job or does not
+        answer, wait for the poll interval.
+        """
         try:
             await self._backend.engine.events.ended(ref, within=seconds(wait))
         except StillOpen:
@@ -334,7 +336,7 @@ class RecordJob(Job[R], frozen=True):
             await asyncio.sleep(min(wait, _LOOK_EVERY))
 
 
-def _noted(note: bytes | None, kind: Any) -> Any:
+def _decode_note(note: bytes | None, kind: Any) -> Any:
     """A progress note as it was given to `ctx.progress`."""
     if note is None:
         return None

@@ -75,19 +75,19 @@ STATES = {
     "superseded": State.CANCELLED,
 }
 _AT_ONCE = 50
-"""Jobs that are looked for at the same time."""
+"""Maximum number of jobs that are read or changed at the same time."""
 _OPEN = {State.READY, State.DELAYED, State.WAITING, State.LEASED}
 
 
 ENDED = (State.DEAD, State.DONE, State.CANCELLED)
 OPEN = (State.WAITING, State.DELAYED, State.READY, State.LEASED)
 """The open states in the order in which many jobs are changed. The jobs behind the head of a lane
-come first: otherwise each would become ready behind the place that was reached among the ready."""
+come first: otherwise they would become ready behind the cursor in the list of ready jobs."""
 PURGED = (State.WAITING, State.DELAYED, State.READY, *ENDED)
 """The states whose jobs `purge` deletes: all but those that are running."""
 LARGEST_STEP = 1000
 _RECORDS = "records"
-"""The last part of a walk: the rows of jobs with a record, whether Redis has the job or not."""
+"""The last list of a walk: the rows of jobs with a record, whether Redis has the job or not."""
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManyStep(msgspec.Struct, frozen=True):
-    """What one step over the jobs of a queue has counted or changed."""
+    """Numbers of the jobs that one step counted or changed."""
 
     jobs: dict[State, int]
     """Number of jobs, by the state that they were in."""
@@ -121,7 +121,7 @@ class ManyStep(msgspec.Struct, frozen=True):
 
 
 class _Found(NamedTuple):
-    """A job as its row has it, if it has one, and a look at it in Redis, if Redis has it."""
+    """The row of a job and what Redis knows of the job; None for the side that does not have it."""
 
     record: Record | None
     look: Look | None
@@ -130,9 +130,9 @@ class _Found(NamedTuple):
 class AllJobs:
     """The jobs of *engine* and of the ledger that *find_ledger* returns.
 
-    The ledger is only asked for where a job may have a record. With *recorded*, every job has one:
-    then the row is asked first, and answers while Redis is away. All methods raise JobNotFound for
-    a job that neither has, whatever its kind.
+    The ledger is only read for jobs that may have a record. With *recorded*, every job has one:
+    then the row is read first, and answers while Redis is unreachable. All methods raise
+    JobNotFound for a job that is neither in Redis nor in the ledger.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ class AllJobs:
         self._covers = covers
 
     def seen_by(self, covers: Callable[[str], bool]) -> AllJobs:
-        """The same jobs for a caller who may only be told the names of queues that *covers* allows:
-        errors that guess which queue was meant name no other.
+        """Returns the same jobs for a caller who may see only the queues that *covers* allows.
+        Errors that suggest another queue name only those queues.
         """
         return AllJobs(self._engine, self._find_ledger, recorded=self._recorded, covers=covers)
 
@@ -197,7 +197,7 @@ class AllJobs:
             return True
 
     async def describe(self, record: Record) -> JobInfo:
-        """Everything known about the job of a record that was read before."""
+        """Everything known about the job of *record*. Reads the job in Redis, but not the row."""
         return info_of(record, await self._read_current(record))
 
     async def explain(self, job: JobRef) -> tuple[Explanation, Position | None]:
@@ -387,7 +387,7 @@ class AllJobs:
             answers = await self._engine.delete_many(queue, [job.ref.id for job in ended])
             deleted: list[JobInfo] = []
             for job, answer in zip(ended, answers, strict=True):
-                if isinstance(answer, JobHasRecord):  # in another database, or it got one meanwhile
+                if isinstance(answer, JobHasRecord):  # in another database, or created meanwhile
                     await self.delete(job.ref)
                 if answer is State.GONE or isinstance(answer, JobHasRecord):
                     deleted.append(job)
@@ -407,7 +407,7 @@ class AllJobs:
         Raises QueueNotFound, QueueNotEmpty.
         """
         name = await self.require_queue(queue)
-        while await self._engine.queues.trim(name, 1000):  # what is only there until somebody trims
+        while await self._engine.queues.trim(name, 1000):  # jobs that are kept no longer
             pass
         held = await self.held_by(name)
         if any(held.values()) or not await self._engine.queues.delete(name, forced=True):
@@ -424,7 +424,7 @@ class AllJobs:
         return name
 
     async def held_by(self, queue: str) -> dict[str, int]:
-        """What keeps *queue* from being deleted: jobs by state, schedules, and open records."""
+        """Counts what prevents deleting *queue*: jobs by state, schedules, and open records."""
         counts = await self._engine.inspect.counts(queue)
         schedules = await self._engine.schedules.list(queues=[queue], size=1000)
         held = {str(state): getattr(counts, state) for state in (*OPEN, State.DEAD)} | {
@@ -434,7 +434,7 @@ class AllJobs:
         if (ledger := await self._ledger_with_tables()) is not None:
             rows = await ledger.jobs.counts(queue)
             known = sum(held[str(state)] for state in OPEN)
-            # Redis has most of the open records, too: only those that it lacks are added.
+            # Redis has the jobs of most open records, too: count only the records without a job.
             unended = sum(count for state, count in rows.items() if state in _OPEN_ROWS)
             held["records"] = max(unended - known, 0)
         return held
@@ -490,7 +490,7 @@ class AllJobs:
         ledger = await self._ledger_with_tables()
         states = {row for row, state in STATES.items() if state in wanted.states}
         if wanted.states and any(state in OPEN for state in wanted.states):
-            states |= set(_OPEN_ROWS)  # Redis says in which of the open states the job is
+            states |= set(_OPEN_ROWS)  # only Redis knows in which of the open states a job is
         if ledger is None or not states:
             return ManyStep({}, None)
         records = await ledger.jobs.find_oldest(queue, sorted(states), after=after, size=size)
@@ -513,7 +513,7 @@ class AllJobs:
         answers = await self._engine.cancel_many(queue, [job.ref.id for job in jobs])
         changed: list[tuple[JobInfo, State]] = []
         for job, answer in zip(jobs, answers, strict=True):
-            if isinstance(answer, JobHasRecord):  # it got one meanwhile, or in another database
+            if isinstance(answer, JobHasRecord):  # created meanwhile, or in another database
                 changed.append((job, await self.cancel(job.ref)))
             elif isinstance(answer, State):
                 changed.append((job, answer))
@@ -527,14 +527,14 @@ class AllJobs:
         await self.delete(job.ref)
 
     async def _delete_in_redis(self, job: JobRef) -> None:
-        """Deletes a job in Redis whose row is gone or has another job."""
+        """Deletes a job in Redis that its row no longer needs: it is purged, or an old id."""
         with suppress(JobError):
             await self._engine.cancel(job, by_record=True)
         with suppress(JobError):
             await self._engine.delete(job, by_record=True)
 
     async def _ledger_with_tables(self) -> Ledger | None:
-        """The ledger; None if there is none, or its database has no tables of ours."""
+        """The ledger; None if there is none, or its database has no tables of Towpath."""
         ledger = await self._find_ledger()
         if ledger is None:
             return None
@@ -546,7 +546,7 @@ class AllJobs:
         return ledger
 
     async def _explain_missing(self, error: JobNotFound, job: JobRef) -> JobNotFound:
-        """The error for a job that is not there, with a hint if its queue is not there either."""
+        """The error for a missing job, with a hint if its queue does not exist either."""
         with suppress(ServerError, LedgerError):
             try:
                 await self.require_queue(job.queue)
@@ -590,7 +590,7 @@ class AllJobs:
             return None
 
     async def _read_current(self, record: Record) -> JobInfo | None:
-        """The job of a record as Redis has it; None if it has none, or does not answer."""
+        """The job of a record as Redis has it; None if Redis lacks it or does not answer."""
         look = await self._look_at_current(record)
         return look and look.job
 
@@ -605,7 +605,7 @@ class AllJobs:
         return None
 
     async def _apply_rows(self, queue: str, jobs: builtins.list[JobInfo]) -> builtins.list[JobInfo]:
-        """Replaces what Redis says about jobs with a record by what their rows say.
+        """Replaces jobs that have a record by what their rows say.
 
         Leaves out jobs that Redis still has under an old id of their record. If the database does
         not answer, returns the jobs as Redis has them.
@@ -636,7 +636,7 @@ class AllJobs:
         in_row: Callable[[Records, JobId], Coroutine[Any, Any, Record]],
         for_owner: str | None = None,
     ) -> State:
-        """Change the job in Redis, unless it has a record: then only the row is changed, which
+        """Change the job in Redis, unless it has a record: then change only the row; the ledger
         brings the change to Redis.
         """
         id, trouble = job.id, cast("TowpathError", JobNotFound(job))
@@ -674,7 +674,7 @@ class AllJobs:
             raise _job_error(job, error) from None
 
     async def _ledger_now(self) -> Ledger | None:
-        """The ledger if it can be had: jobs without a record must not need the database."""
+        """The ledger; None if it can't be opened: jobs without a record don't need the database."""
         with suppress(LedgerError):
             return await self._find_ledger()
         return None
@@ -690,7 +690,7 @@ def _check_states(wanted: JobFilter, allowed: Collection[State], rule: str) -> N
 
 
 def _read_cursor(after: str | None, places: Sequence[str]) -> tuple[str, str]:
-    """Where a step begins: a place, and how far its list was walked. Raises InvalidOption."""
+    """Where a step begins: a list of *places*, and a cursor in it. Raises InvalidOption."""
     place, _, cursor = (after or f"{places[0]}:").partition(":")
     if place not in places or (place == _RECORDS and cursor and not _is_place(cursor)):
         rule = "must be the `after` value returned with the previous step"
@@ -709,7 +709,9 @@ def _by_state(jobs: Iterable[JobInfo]) -> dict[State, int]:
 async def _keep_changed(
     jobs: builtins.list[JobInfo], change: Callable[[JobInfo], Awaitable[object]]
 ) -> builtins.list[JobInfo]:
-    """Changes *jobs*, some at a time. Leaves out those that somebody else changed first."""
+    """Changes *jobs*, some at a time. Returns those that were changed; the others refused it,
+    because their state changed meanwhile.
+    """
 
     async def is_changed(job: JobInfo) -> bool:
         try:
@@ -729,13 +731,16 @@ async def _keep_changed(
 
 
 def _raise_unless_empty(error: LedgerOutdated) -> None:
-    """A database without our tables has no records: DATABASE_URL may be that of the user's app."""
+    """Raise *error*, unless the database has no tables of Towpath: then it has no records.
+
+    DATABASE_URL may belong to the user's own program.
+    """
     if error.found is not None:
         raise error
 
 
 async def no_ledger() -> None:
-    """For a process without a database: no job has a record there."""
+    """Returns None: the ledger of a process without a database, where no job has a record."""
 
 
 async def _has_record(ledger: Ledger, job: JobRef) -> bool:
@@ -770,14 +775,16 @@ def _job_error(job: JobRef, error: RecordError) -> JobError | RecordError:
 
 
 def _may_have_record(stored: JobInfo) -> bool:
-    """A job that a schedule fired gets its record when a worker first claims it."""
+    """Whether the job has a record or may get one: a job that a schedule fired gets its record when
+    a worker first claims it.
+    """
     return stored.record is not None or SCHEDULED in stored.headers
 
 
 def _info(found: _Found) -> JobInfo:
     record, look = found
     if record is None:
-        assert look is not None  # noqa: S101 -- one of both was found
+        assert look is not None  # noqa: S101 -- `_find` returns at least one of them
         return look.job
     return info_of(record, look and look.job)
 
@@ -819,7 +826,9 @@ def info_of(record: Record, stored: JobInfo | None) -> JobInfo:
 
 
 def _next_try(record: Record, stored: JobInfo | None, state: State) -> datetime | None:
-    """When another try may begin. A worker that lacks the handler tells Redis alone."""
+    """When the next attempt may begin. Only Redis knows it for a job that its worker has no handler
+    for.
+    """
     if state is State.LEASED or not record.open:
         return None
     if stored is not None and stored.unhandled_since is not None:
@@ -828,13 +837,15 @@ def _next_try(record: Record, stored: JobInfo | None, state: State) -> datetime 
 
 
 def _failures(record: Record, stored: JobInfo | None) -> tuple[Failure, ...]:
-    """Redis also knows attempts whose worker died. The row outlasts a loss of Redis and a retry."""
+    """The longer list of failed attempts. Redis also knows attempts whose worker died; the row
+    keeps those from before a loss of Redis or a retry.
+    """
     in_redis = stored.failures if stored else ()
     return in_redis if len(in_redis) >= len(record.failures) else record.failures
 
 
 def state_of(record: Record, stored: JobInfo | None) -> State:
-    """The state of a record's job: the row says whether it has ended, Redis where it waits."""
+    """The state of a record's job: the row decides whether it has ended, Redis where it waits."""
     if not record.open:
         return STATES[record.state]
     if stored is not None and stored.state in _OPEN:

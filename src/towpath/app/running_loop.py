@@ -1,4 +1,4 @@
-"""Refuses to block an event loop, but for notebooks."""
+"""Refuses to block a thread that runs an event loop, except in notebooks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from towpath.errors import EventLoopRunning
 
 
 def refuse_in_running_loop() -> None:
-    """Raise EventLoopRunning in a thread that runs an event loop: nothing else in it would go on.
+    """Raise EventLoopRunning in a thread that runs an event loop: blocking would stop that loop.
 
-    In IPython and Jupyter the code of a cell runs in such a thread, and waits for nothing else.
+    IPython and Jupyter run cells in such a thread, one after the other: there it may be blocked.
     """
     if asyncio._get_running_loop() is not None and not _is_notebook():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the public function raises, which takes three times as long
         raise EventLoopRunning

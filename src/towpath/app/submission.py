@@ -1,4 +1,4 @@
-"""Jobs on their way in: their drafts, what is submitted together, and middleware around it."""
+"""Drafts of jobs, submissions of one or many jobs, and the middleware around a submission."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ X = TypeVar("X")
 
 
 class NotGiven:
-    """For type checkers: the payload of a handler whose function has a default for it."""
+    """Payload type of a handler whose payload parameter has a default; for type checkers only."""
 
 
 NOTHING: Any = object()
-"""For handlers that take no payload, or have a default for it."""
+"""Stands for a payload that the caller left out."""
 Take = Callable[[], Awaitable["list[Job[Any]]"]]
 
 
@@ -46,16 +46,18 @@ class Submission(msgspec.Struct):
 
     handler: AppHandler[Any, Any, Any]
     jobs: list[Draft[Any, Any]]
-    """One for `submit`, any number for `submit_many`."""
+    """One job for `submit`, any number for `submit_many`."""
     durability: Durability | None = None
     on_conflict: OnConflict = "refuse"
     transaction: Any = None
     """The session or connection given as `in_transaction`."""
     many: bool = False
-    """Whether it comes from `submit_many`."""
+    """Whether the submission comes from `submit_many`."""
 
     def answer(self, answers: Sequence[Job[Any] | TowpathError]) -> list[Job[Any]]:
-        """Internal: the jobs. Raises the error of a single refused job, or SubmitsRefused."""
+        """Internal: returns the submitted jobs. Raises SubmitsRefused if some of many jobs were
+        refused, and the error itself for a single job.
+        """
         taken: dict[int, Job[Any]] = {}
         refused: dict[int, TowpathError] = {}
         for at, answer in enumerate(answers):
@@ -73,7 +75,7 @@ class Submission(msgspec.Struct):
 def drafts(
     handler: AppHandler[T, R, Any], jobs: Iterable[T | Draft[T, R]], options: RecordOptions
 ) -> list[Draft[T, R]]:
-    """*jobs*, each of them a payload or a draft, with *options* for what a draft does not say."""
+    """Returns *jobs* as drafts. *options* apply to payloads, and to drafts that do not set them."""
     made: list[Draft[T, R]] = []
     for job in jobs:
         if not isinstance(job, Draft):
@@ -88,17 +90,16 @@ def drafts(
 
 
 SubmitMiddleware = Callable[[Submission, CallNext], Awaitable[object]]
-"""`async def named(submission, call_next)`: runs around every submit of an app's handlers."""
+"""An async function `(submission, call_next)` that runs around every submit of an app."""
 
 
 async def submitted(
     middleware: Sequence[SubmitMiddleware], submission: Submission, take: Take
 ) -> list[Job[Any]]:
-    """What *take* answers, with *middleware* around it: the first is the outermost.
+    """Returns the jobs of *take*, called inside *middleware*; the first one is the outermost.
 
-    A middleware may change the jobs before they go, raise, and see what comes back; it can't make
-    up jobs or lose some. Raises MiddlewareInvalid for one that did so, called nothing, or swallowed
-    an error.
+    A middleware may change the jobs before they are submitted, raise, and read the result. Raises
+    MiddlewareInvalid if it adds or removes jobs, does not call `call_next`, or swallows an error.
     """
     if not middleware:
         return await take()

@@ -1,4 +1,4 @@
-"""Submitting to handlers: payloads of the handler's type in, jobs with its results out."""
+"""Submitting to handlers: takes payloads of the handler's type, returns jobs with its results."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class AppHandler(Handler[T, R, C]):
 
     @property
     def backend(self) -> Backend:
-        """Internal: what the handlers of an app share. Raises HandlerInvalid."""
+        """Internal: the backend of the handler's app. Raises HandlerInvalid if it has none yet."""
         if self._attached is None:
             rule = "belongs to no app yet: call `app.include(handlers)`"
             raise HandlerInvalid(self.name, rule=rule)
@@ -167,7 +167,7 @@ class AppHandler(Handler[T, R, C]):
         on_conflict: OnConflict,
         options: JobOptions,
     ) -> Job[R]:
-        """Internal: submit a job without a record and middleware, which nearly all are."""
+        """Internal: submit a job that has no record and no middleware: the usual, short way."""
         with traces.producer_span(self.queue, handler=self.name):
             engine = backend.connected or backend.engine
             submitted = await engine.submit(
@@ -195,7 +195,7 @@ class AppHandler(Handler[T, R, C]):
         return await self.submitted(self.backend, submission)
 
     def job(self, id: str) -> Job[R]:
-        """The job with that id. Asks the server nothing yet. Raises InvalidName."""
+        """The job with that id. Sends nothing to Redis yet. Raises InvalidName."""
         return self._job_at(self.backend, job_ref(self.queue, id))
 
     async def submitted(self, backend: Backend, submission: Submission) -> list[Job[R]]:
@@ -204,11 +204,11 @@ class AppHandler(Handler[T, R, C]):
         if not middleware:
             return await self.take(backend, submission)
         for draft in submission.jobs:
-            draft.options = cast("RecordOptions", dict(draft.options))  # each may be changed
+            draft.options = cast("RecordOptions", dict(draft.options))  # middleware may change them
         return await submitted(middleware, submission, lambda: self.take(backend, submission))
 
     async def take(self, backend: Backend, submission: Submission) -> list[Job[R]]:
-        """Internal: submit *submission* over *backend*."""
+        """Internal: submit *submission* through *backend*, after the middleware."""
         jobs, on_conflict = submission.jobs, submission.on_conflict
         with traces.producer_span(self.queue, handler=self.name, jobs=len(jobs)):
             if submission.transaction is not None:
@@ -220,16 +220,16 @@ class AppHandler(Handler[T, R, C]):
                 return self.record_jobs(backend, made)
             if self.options.record:
                 wanted = self.new_records(submission)
-                return submission.answer(await self._record(backend, wanted, on_conflict))
+                return submission.answer(await self._submit_records(backend, wanted, on_conflict))
             answers = await backend.engine.submit_many(
                 self.queue,
-                [new_job(payload, **options) for payload, options in self._encoded(jobs)],
+                [new_job(payload, **options) for payload, options in self._encode_jobs(jobs)],
                 durability=submission.durability,
             )
-        done = [self._answered(backend, answer, on_conflict) for answer in answers]
+        done = [self._job_or_error(backend, answer, on_conflict) for answer in answers]
         return submission.answer(done)
 
-    async def _record(
+    async def _submit_records(
         self, backend: Backend, wanted: Sequence[NewRecord], on_conflict: OnConflict
     ) -> list[Job[R] | TowpathError]:
         records = (await backend.open_ledger()).jobs
@@ -237,7 +237,7 @@ class AppHandler(Handler[T, R, C]):
         async def one(new: NewRecord) -> Job[R] | TowpathError:
             try:
                 made = await records.submit_new(new)
-                submitted = _submitted(made, new.job.payload).checked(on_conflict)
+                submitted = _as_submitted(made, new.job.payload).checked(on_conflict)
             except TowpathError as error:
                 return error
             backend.tell(submitted, self.name)
@@ -257,7 +257,7 @@ class AppHandler(Handler[T, R, C]):
         return form.nothing() if isinstance(form, WithDefault) else form.encode(None)
 
     def new_records(self, submission: Submission) -> list[NewRecord]:
-        """Internal: the records to make."""
+        """Internal: the records of *submission*, not yet stored. Raises InvalidOption."""
         if not self.options.record:
             rule = f"{self.name} keeps no record; declare it with `record=True`"
             raise InvalidOption("in_transaction", "…", rule=rule)
@@ -266,11 +266,13 @@ class AppHandler(Handler[T, R, C]):
             raise InvalidOption("durability", submission.durability, rule=rule)
         from towpath.ledger.records.record import new_record  # noqa: PLC0415 -- needs libraries of an extra
 
-        encoded = self._encoded(submission.jobs)
-        return [new_record(self.queue, payload, **said) for payload, said in encoded]
+        encoded = self._encode_jobs(submission.jobs)
+        return [new_record(self.queue, payload, **options) for payload, options in encoded]
 
-    def _encoded(self, jobs: Sequence[Draft[T, R]]) -> Iterator[tuple[bytes, RecordOptions]]:
-        """Payloads and whole options. Those that share their options have them completed once."""
+    def _encode_jobs(self, jobs: Sequence[Draft[T, R]]) -> Iterator[tuple[bytes, RecordOptions]]:
+        """Yields each job's payload and complete options. Jobs that share one options dict have it
+        completed once.
+        """
         known: RecordOptions | None = None
         whole: RecordOptions = {}
         for job in jobs:
@@ -291,7 +293,7 @@ class AppHandler(Handler[T, R, C]):
         if headers:
             headers |= options.get("headers") or {}
             options = {**options, "headers": headers}
-        # The caller's own policy decides before the handler's limit, which was made for another.
+        # A retry policy of the caller also decides the number of attempts, not the handler's limit.
         options = with_own_attempts(options)
         return (
             cast("JobOptions", {**self._own_options, **options}) if self._own_options else options
@@ -357,7 +359,7 @@ class AppHandler(Handler[T, R, C]):
             missed=missed,
         )
 
-    # ── what was submitted ───────────────────────────────────────────────────────────────
+    # ── submitted jobs ───────────────────────────────────────────────────────────────────
 
     def _job_at(self, backend: Backend, ref: JobRef, *, existed: bool = False) -> Job[R]:
         if self.options.record:
@@ -368,7 +370,7 @@ class AppHandler(Handler[T, R, C]):
         backend.tell(submitted, self.name)
         return Job(submitted.job, backend, self.result, submitted.existed)
 
-    def _answered(
+    def _job_or_error(
         self, backend: Backend, answer: Submitted | TowpathError, on_conflict: OnConflict
     ) -> Job[R] | TowpathError:
         try:
@@ -381,16 +383,16 @@ class AppHandler(Handler[T, R, C]):
             return error
 
     def tell_made(self, recorded: list[Recorded]) -> None:
-        """Internal: report records whose transaction has committed."""
+        """Internal: count and log records whose transaction has committed."""
         for made in recorded:
-            self.backend.tell(_submitted(made, made.record.payload), self.name)
+            self.backend.tell(_as_submitted(made, made.record.payload), self.name)
 
     def accepts(self, wanted: Sequence[NewRecord], on_conflict: OnConflict) -> Accept:
-        """Internal: what sees that records are those that are *wanted*. It raises JobDiffers."""
+        """Internal: returns a check that existing records equal *wanted*; it raises JobDiffers."""
 
         def accept(made: Sequence[Recorded]) -> None:
             for recorded, new in zip(made, wanted, strict=True):
-                _submitted(recorded, new.job.payload).checked(on_conflict)
+                _as_submitted(recorded, new.job.payload).checked(on_conflict)
 
         return accept
 
@@ -408,7 +410,7 @@ class AppHandler(Handler[T, R, C]):
         return RecordJob(ref, backend, self.result, made.existed, uncommitted)
 
 
-def _submitted(made: Recorded, data: bytes) -> Submitted:
+def _as_submitted(made: Recorded, data: bytes) -> Submitted:
     record = made.record
     same = record.payload == data if made.existed else None
     ref = JobRef(record.queue, record.id)

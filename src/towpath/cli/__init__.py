@@ -1,4 +1,4 @@
 """The command line: one file per noun, thin over the engine. Data on stdout, the rest on stderr.
 
-Nothing here imports the engine before a verb runs: `towpath --help` must answer at once.
+No module here imports the engine before a verb runs, so that `towpath --help` is fast.
 """

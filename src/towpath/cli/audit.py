@@ -59,12 +59,12 @@ async def audit(
     none = "no changes yet" if after is None and not any(wanted.values()) else "no changes"
     session.out.answers(COLUMNS, page.actions, _row, described, none=none)
     if page.after is not None:
-        said = "".join(f" --{name} {value}" for name, value in wanted.items() if value)
-        session.out.more(str(page.after), f"towpath audit{said} --limit {limit}")
+        flags = "".join(f" --{name} {value}" for name, value in wanted.items() if value)
+        session.out.more(str(page.after), f"towpath audit{flags} --limit {limit}")
 
 
 def described(entry: AuditEntry) -> dict[str, Any]:
-    """An entry for programs."""
+    """An entry as JSON."""
     return {
         "seq": entry.seq,
         "at": entry.at,

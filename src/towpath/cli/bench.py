@@ -1,4 +1,4 @@
-"""`towpath bench`: how fast this server takes, hands out and settles jobs, from here."""
+"""`towpath bench`: measures how fast Redis takes, hands out and settles jobs, from here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLES = """
 """
 _HERE = {"localhost", "127.0.0.1", "::1"}
 _SINGLE = 20
-"""One in so many jobs is done one by one: each of those is a round trip of its own."""
+"""One in this many jobs is done one by one, with its own round trips."""
 
 
 async def bench(
@@ -54,7 +54,7 @@ async def bench(
 
 
 class Measure(NamedTuple):
-    """How many jobs went through a step, and how long that took."""
+    """The number of jobs of a step, and its times."""
 
     step: str
     jobs: int
@@ -75,7 +75,7 @@ class Measure(NamedTuple):
 async def measured(
     engine: Engine, queue: str, out: Output, *, jobs: int, batch: int
 ) -> AsyncIterator[Measure]:
-    """Every step in turn; the queue is empty after the last one."""
+    """Measure one step after the other; the queue is empty after the last one."""
     from towpath.clock import minutes  # noqa: PLC0415 -- slow to import
     from towpath.engine.batcher import LARGEST_BATCH  # noqa: PLC0415 -- the same
     from towpath.engine.model import Complete, Settlement, new_job  # noqa: PLC0415 -- the same
@@ -131,7 +131,7 @@ class _Timer:
         self.stop(jobs)
 
     def measure(self, step: str) -> Measure:
-        """What was added up since the last one."""
+        """The measurement of the times since the last call."""
         calls, jobs = sorted(self._calls), self._jobs
         self._calls, self._jobs = [], 0
         total = sum(calls)

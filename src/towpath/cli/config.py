@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def groups(core: Core) -> Groups:
-    """The groups of settings beside those of the core: a class is imported when it is needed."""
+    """The groups of settings beside those of the core. Their classes are imported when needed."""
     server = {name: partial(_options_at, place) for name, place in _SERVERS_OWN.items()}
     own = {name: partial(_options_at, f"{line.place}.options") for name, line in BUILT_IN.items()}
     if core.applications:
@@ -37,7 +37,7 @@ def groups(core: Core) -> Groups:
 
 
 def _words() -> set[str | None]:
-    """The verbs and nouns of the command line that are no application's."""
+    """The verbs and nouns of the command line, without those of applications."""
     from towpath.cli.main import app  # noqa: PLC0415 -- it imports this module
 
     return {command.name for command in (*app.registered_commands, *app.registered_groups)}
@@ -75,21 +75,21 @@ def config(session: Session) -> None:
     ]
     if session.out.as_json:
         for name, value, origin, about in rows:
-            told = {"setting": name, "value": value or None, "origin": origin.kind}
-            session.out.object(told | {"by": origin.name or None, "about": about})
+            fields = {"setting": name, "value": value or None, "origin": origin.kind}
+            session.out.object(fields | {"by": origin.name or None, "about": about})
         return
     session.out.table(("SETTING", "VALUE", "ORIGIN", "ABOUT"), rows)
 
 
 def shown_of(settings: Settings, leaf: Leaf) -> str:
-    """The value of a setting as it would be written in a file; what is secret is not told."""
+    """The value of a setting as in a settings file; hides secrets."""
     if leaf.name == "url":
         return settings.shown
     return shown(settings.value(leaf.name), hidden=leaf.field.mark.secret)
 
 
 def shown(value: object, *, hidden: bool = False) -> str:
-    """A value as it would be written in a file; if *hidden*, only that there is one."""
+    """A value as in a settings file; with *hidden*, only whether there is one."""
     from towpath.clock import Duration, spelled  # noqa: PLC0415 -- slow to import
     from towpath.options import HIDDEN  # noqa: PLC0415 -- the same
 

@@ -86,14 +86,14 @@ async def groups(session: Session, *, queue: QueueOption = None) -> None:
                     (name, group.group, group.count, group.last, group.error or f"({group.group})")
                 )
                 if out.as_json:
-                    out.object({"queue": name, **_told(group)})
+                    out.object({"queue": name, **_group_fields(group)})
     if rows and not out.as_json:
         out.table(("QUEUE", "GROUP", ">DEAD", "LAST", "ERROR"), rows)
     if ungrouped:
         out.note(f"{ungrouped} more died under an older release, which did not group errors")
 
 
-def _told(group: ErrorGroup) -> dict[str, object]:
+def _group_fields(group: ErrorGroup) -> dict[str, object]:
     return {
         "group": group.group,
         "error": group.error,
@@ -167,7 +167,7 @@ async def retry(
                 session, engine, every, queues, done="retried", do=every.retry, group=group
             )
     else:
-        await one_by_one.retry(session, jobs=_named(jobs), queue=queue)
+        await one_by_one.retry(session, jobs=_require_jobs(jobs), queue=queue)
 
 
 @verb(
@@ -193,7 +193,7 @@ async def delete(
     Name the jobs, or pass --all or --group.
     """
     if not (all or group):
-        await one_by_one.delete(session, jobs=_named(jobs), queue=queue, yes=yes)
+        await one_by_one.delete(session, jobs=_require_jobs(jobs), queue=queue, yes=yes)
         return
     queues = _queues(jobs, queue, group)
     whose = ", ".join(queues) or "every queue"
@@ -203,14 +203,14 @@ async def delete(
         await _sweep(session, engine, every, queues, done="deleted", do=every.delete, group=group)
 
 
-def _named(jobs: list[str] | None) -> list[str]:
+def _require_jobs(jobs: list[str] | None) -> list[str]:
     if not jobs:
         raise InvalidOption("jobs", "", rule="name at least one job, or pass --all or --group")
     return jobs
 
 
 def _queues(words: list[str] | None, queue: str | None, group: str | None) -> list[str]:
-    """The queues that were named; none = every one. A group is one queue's."""
+    """The named queues; empty = all. Raises InvalidOption for a group without its queue."""
     found = [*(words or []), *([queue] if queue else [])]
     if group and len(found) != 1:
         raise InvalidOption("group", group, rule="name the queue that the group belongs to")
@@ -227,7 +227,7 @@ async def _sweep(
     do: Callable[[JobRef], Awaitable[object]],
     group: str | None,
 ) -> None:
-    """Do it to every job that is dead now; those that somebody else saw to are passed over."""
+    """Call *do* for every job that is dead now; skips jobs that are no longer dead."""
     from towpath.errors import JobError, JobHasRecord  # noqa: PLC0415 -- a help text needs none
 
     out = session.out
@@ -263,7 +263,9 @@ async def _total(engine: Engine, queue: str, group: str | None) -> int:
 async def _dead(
     every: AllJobs, queue: str, total: int, group: str | None
 ) -> AsyncIterator[list[JobInfo]]:
-    """The *total* oldest dead jobs. One that dies again meanwhile comes later, so this ends."""
+    """Yields the *total* oldest dead jobs. A job that dies again meanwhile is a newer one, so this
+    ends.
+    """
     from towpath.engine.states import State  # noqa: PLC0415 -- slow to import
 
     cursor = None

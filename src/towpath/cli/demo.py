@@ -1,4 +1,4 @@
-"""`towpath demo`: all five applications under load, with crashes, and a count of what was kept."""
+"""`towpath demo`: runs all five applications under load, with crashes, and counts the results."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def demo(
 
     def counted(rows: list[Row]) -> None:
         found.extend(rows)
-        _tell(session, rows)
+        _show_rows(session, rows)
 
     with folder_for(kept=keep) as folder:
         if keep:
@@ -85,7 +85,7 @@ async def demo(
         raise typer.Exit(exits.FAILED)
 
 
-def _tell(session: Session, rows: list[Row]) -> None:
+def _show_rows(session: Session, rows: list[Row]) -> None:
     from towpath.demo.facts import COLUMNS, Row, shown  # noqa: PLC0415 -- slow to import
 
     session.out.answers(COLUMNS, rows, shown, Row.described, none="nothing was done")

@@ -1,4 +1,4 @@
-"""`towpath doctor`: whether the server is fit for work, and what to do where it is not."""
+"""`towpath doctor`: checks Redis, queues, the database and applications, and says what to fix."""
 
 from __future__ import annotations
 
@@ -52,22 +52,22 @@ async def doctor(
             found += await of_applications(session, engine)
             found += await of_old_keys(session)
     for finding in found:
-        _tell(session, finding)
+        _show_finding(session, finding)
     worst = max(finding.verdict for finding in found)
     if worst is Grade.BAD or (strict and worst is Grade.WARN):
         raise typer.Exit(exits.FAILED)
 
 
-def _tell(session: Session, finding: Finding) -> None:
+def _show_finding(session: Session, finding: Finding) -> None:
     word = finding.verdict.name.lower()
     if session.out.as_json:
-        told = {
+        fields = {
             "check": finding.check,
             "verdict": word,
             "found": finding.found,
             "do": finding.do or None,
         }
-        session.out.object(told | ({"server": finding.server} if finding.server else {}))
+        session.out.object(fields | ({"server": finding.server} if finding.server else {}))
         return
     where = f"{finding.server}: " if finding.server else ""
     session.out.line(f"{word:<5} {finding.check:<11} {where}{finding.found}")
@@ -76,7 +76,7 @@ def _tell(session: Session, finding: Finding) -> None:
 
 
 async def of_ledger(session: Session, engine: Engine) -> list[Finding]:
-    """Whether the database of the settings is the one that workers keep their records in."""
+    """Findings about the database: whether workers keep their records in another one."""
     from towpath.engine.living import find_records_elsewhere  # noqa: PLC0415 -- slow to import
 
     workers = await engine.workers.list()
@@ -96,11 +96,11 @@ async def of_ledger(session: Session, engine: Engine) -> list[Finding]:
 
 
 async def of_old_keys(session: Session) -> list[Finding]:
-    """What keys of releases without owners no longer allow; nothing where there are no keys."""
+    """Findings about keys of releases without owners; none if no database can be opened."""
     from towpath.apps.application import applications, raw_queues  # noqa: PLC0415 -- slow to import
     from towpath.ledger.keys.findings import of_keys  # noqa: PLC0415 -- the same
 
-    with suppress(TowpathError):  # other findings name a database or an application that is wrong
+    with suppress(TowpathError):  # other findings report the database or the application
         async with open_ledger(session, None) as ledger:
             old = await ledger.keys.list_without_owner()
         return of_keys(old, raw_queues(applications(session.settings.applications)))
@@ -113,7 +113,7 @@ _PROBED_WITHIN = 2.0
 
 
 async def of_applications(session: Session, engine: Engine) -> list[Finding]:
-    """Which applications there are, and what the probes of those that have one say."""
+    """Findings about applications: their names, and the results of their probes."""
     from towpath.apps.application import ApplicationInvalid, applications, tables_of  # noqa: PLC0415 -- slow to import
 
     check, settings = "applications", session.settings
@@ -132,15 +132,15 @@ async def of_applications(session: Session, engine: Engine) -> list[Finding]:
     async with ledger:
         for application in probed:
             options = settings.of(application.options)
-            trouble = await _probed(
+            trouble = await _probe(
                 application, options=options, engine=lambda: engine, ledger=ledger
             )
             found.append(trouble or Finding(check, Grade.OK, f"{application.name} works"))
     return found
 
 
-async def _probed(application: Application, **given: Any) -> Finding | None:
-    """What an application's probe finds wrong."""
+async def _probe(application: Application, **given: Any) -> Finding | None:
+    """The finding if an application's probe fails; None if it succeeds."""
     from towpath.apps.application import Host  # noqa: PLC0415 -- slow to import
     from towpath.telemetry.logs import Silent  # noqa: PLC0415 -- the same
     from towpath.telemetry.metrics import Metrics  # noqa: PLC0415 -- the same

@@ -1,4 +1,4 @@
-"""`towpath worker --processes`: several under one parent, kept running, ended together."""
+"""`towpath worker --processes`: runs several worker processes, restarts and stops them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from towpath.telemetry.logs import Log
 from towpath.worker.worker import STOPPING, ExitCode
 
 _STEADY = 60.0
-"""Seconds after which a process counts as one that runs: pauses are short again."""
+"""Seconds after which a process counts as stable: then pauses are short again."""
 _REFUSALS = (exits.USAGE, exits.REFUSED, exits.NOT_FOUND)
-"""Exit codes that another start would end with, too."""
+"""Exit codes after which a restart is useless, because it would end the same way."""
 _COMMAND = "from towpath.cli.main import main; main()"
 
 
 class Fleet:
-    """A `towpath` process for the words of each of *commands*.
+    """Runs a `towpath` process for the arguments of each of *commands*.
 
-    One that ends by itself is started again after a pause that grows, unless it *ended_well* by its
-    exit code. One that is refused ends all. They have a session each, so that Ctrl-C in a terminal
-    reaches this process alone, which passes it on; and none outlives this process.
+    A process that ends by itself is restarted after a growing pause, unless *ended_well* accepts
+    its exit code. A refused command stops all processes. Each process has its own session, so that
+    Ctrl-C in a terminal reaches only this process, which passes it on. None outlives this process.
     """
 
     def __init__(
@@ -40,16 +40,14 @@ class Fleet:
         self._codes: list[int] = []
 
     async def run(self) -> int:
-        """Return when all have ended for good: the exit code of one worker that ended like the
-        one that ended worst.
-        """
+        """Wait until all processes have ended for good. Returns the worst exit code."""
         async with asyncio.TaskGroup() as group:
             for words in self._commands:
                 group.create_task(self._keep(words))
-        return max(self._codes, key=_gravity, default=ExitCode.CLEAN)
+        return max(self._codes, key=_severity, default=ExitCode.CLEAN)
 
     def stop(self) -> None:
-        """Let them finish what runs; called again, they give it back at once."""
+        """Ask all to stop: they finish running jobs. After a second call, they release them."""
         self._stops += 1
         self._over.set()
         for process in self._running:
@@ -59,7 +57,7 @@ class Fleet:
         pause = 0.0
         while True:
             began = steady()
-            pid, code = await self._once(words)
+            pid, code = await self._run_once(words)
             if self._over.is_set() or self._ended_well(code) or code in _REFUSALS:
                 break
             pause = 0.0 if steady() - began >= _STEADY else pause
@@ -68,21 +66,21 @@ class Fleet:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._over.wait()
-                    return  # what it held comes back by itself
-        # Asked to end before it had begun: it held nothing.
+                    return  # its jobs return when their leases end
+        # SIGTERM before the worker had started: it held no jobs.
         self._codes.append(ExitCode.CLEAN if self._stops and code == -signal.SIGTERM else code)
         if code in _REFUSALS and not self._stops:
             self.stop()
 
-    async def _once(self, words: Sequence[str]) -> tuple[int, int]:
-        """Start one and wait for its end: its pid and exit code."""
+    async def _run_once(self, words: Sequence[str]) -> tuple[int, int]:
+        """Start one process and wait for its end. Returns its pid and exit code."""
         process = await asyncio.create_subprocess_exec(
             *follow_parent(), sys.executable, "-c", _COMMAND, *words,
             stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         self._running.add(process)
         self._log.emit(events.WORKER_CHILD_STARTED, pid=process.pid)
-        for _ in range(self._stops):  # while it was started
+        for _ in range(self._stops):  # calls of `stop` while it was starting
             _ask_to_end(process)
         try:
             return process.pid, await process.wait()
@@ -91,20 +89,20 @@ class Fleet:
 
 
 def _ask_to_end(process: asyncio.subprocess.Process) -> None:
-    # SIGINT means the same to a worker, but not to a process that is still importing.
+    # Not SIGINT: a worker treats it the same, but a process that still imports would fail.
     with suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
 
 
-def _gravity(code: int) -> int:
-    """How much worse than others an exit code is."""
+def _severity(code: int) -> int:
+    """The rank of an exit code; the worst is highest."""
     if code in (ExitCode.CLEAN, ExitCode.SLOTS_LOST):
         return code
     return 3 if code in _REFUSALS else 2
 
 
 def told(code: int) -> int:
-    """What the parent ends with: one that was killed left its jobs to come back by themselves."""
+    """The exit code of the parent. A killed process has not settled its jobs: their leases end."""
     return ExitCode.UNSETTLED if code < 0 else code
 
 
@@ -122,6 +120,6 @@ def heard(stop: Callable[[], None]) -> Generator[None]:
 
 
 async def keep_running(fleet: Fleet) -> int:
-    """Run until signals end it; the exit code."""
+    """Run *fleet* until signals stop it. Returns the exit code."""
     with heard(fleet.stop):
         return told(await fleet.run())

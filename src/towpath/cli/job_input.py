@@ -39,7 +39,7 @@ from towpath.telemetry.logs import Silent
 
 
 class Taking:
-    """Jobs with the same options on their way into one queue."""
+    """Submits jobs with the same options to one queue, and prints the answers."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class Taking:
     # ── one job ──────────────────────────────────────────────────────────────────────────
 
     async def one(self, source: str, wait: Duration | None) -> None:
-        """Submit one job; with *wait*, stay until it has ended."""
+        """Submit one job; with *wait*, wait until it has ended."""
         payload = payload_of(source, raw=self._raw)
         options = self._options
         if self._id is not None:
             options["id"] = self._id
         if wait is not None:
-            # A job that leaves nothing behind could not be told from one that never was.
+            # Without `keep`, an ended job could not be distinguished from one that never existed.
             options.setdefault("keep", max(wait, minutes(1)))
         async with self._session.jobs() as (engine, jobs):
             if self._replaces:
@@ -75,16 +75,16 @@ class Taking:
                 taken = answer.checked(self._on_conflict)
             if wait is not None:
                 self._session.out.note(f"{taken.job}  {taken.state}")
-                self._tell_end(await engine.events.ended(taken.job, within=wait))
+                self._show_end(await engine.events.ended(taken.job, within=wait))
             elif isinstance(taken, Placed):
-                told = {"queue": taken.job.queue, "id": taken.id, "state": taken.state}
+                fields = {"queue": taken.job.queue, "id": taken.id, "state": taken.state}
                 text = f"{taken.job}  {taken.state}{'  replaced' if taken.replaced else ''}"
-                self._session.out.answer(told | {"replaced": taken.replaced}, text)
+                self._session.out.answer(fields | {"replaced": taken.replaced}, text)
             else:
-                self._tell(taken)
+                self._show_submitted(taken)
 
     async def one_record(self, source: str, wait: Duration | None) -> None:
-        """The same with a record in the database; with *wait*, the row tells the end."""
+        """Submit one job with a record; with *wait*, wait until the record has ended."""
         from towpath.app.backend import Backend  # noqa: PLC0415 -- only for records
         from towpath.app.job import RecordJob  # noqa: PLC0415 -- the same
         from towpath.app.jobs import state_of  # noqa: PLC0415 -- the same
@@ -94,10 +94,12 @@ class Taking:
         if self._id is not None:
             options["id"] = self._id
         ledger = open_ledger(session, None)
-        said = session.settings
+        settings = session.settings
 
         def connect() -> Engine:
-            return Engine(said.server, limits=said.limits, declared=said.declared, log=Silent())
+            return Engine(
+                settings.server, limits=settings.limits, declared=settings.declared, log=Silent()
+            )
 
         async with Backend(connect, ledger=ledger, log=Silent()) as backend:
             if self._replaces:
@@ -110,31 +112,31 @@ class Taking:
             taken = Submitted(ref, state_of(record, None), existed, same if existed else None)
             taken.checked(self._on_conflict)
             if wait is None:
-                self._tell(taken)
+                self._show_submitted(taken)
                 return
             session.out.note(f"{ref}  {taken.state}")
             job = RecordJob[Any](ref, backend, Raw(), existed)
             with suppress(JobUnfinished):
                 await job.result(within=wait)
-            self._tell_end(await job.info())
+            self._show_end(await job.info())
 
-    def _tell(self, submitted: Submitted) -> None:
+    def _show_submitted(self, submitted: Submitted) -> None:
         out, ref = self._session.out, submitted.job
         if out.as_json:
-            told: dict[str, Any] = {"queue": ref.queue, "id": ref.id, "state": submitted.state}
+            fields: dict[str, Any] = {"queue": ref.queue, "id": ref.id, "state": submitted.state}
             out.object(
-                told | {"existed": submitted.existed, "same_payload": submitted.same_payload}
+                fields | {"existed": submitted.existed, "same_payload": submitted.same_payload}
             )
             return
         out.line(f"{ref}  {submitted.state}{'  existed' if submitted.existed else ''}")
         if submitted.same_payload is False:
             out.note("the existing job has another payload; it was left unchanged")
 
-    def _tell_end(self, job: JobInfo) -> None:
+    def _show_end(self, job: JobInfo) -> None:
         if self._session.out.as_json:
             keep = ("queue", "id", "state", "attempts", "reason", "ended_at")
-            told = {name: value for name, value in brief(job).items() if name in keep}
-            self._session.out.object(told | content("result", job.result))
+            fields = {name: value for name, value in brief(job).items() if name in keep}
+            self._session.out.object(fields | content("result", job.result))
         elif job.state is State.DONE:
             text = (job.result or b"").decode(errors="backslashreplace")
             self._session.out.line(text or "done")
@@ -144,18 +146,19 @@ class Taking:
     # ── many ─────────────────────────────────────────────────────────────────────────────
 
     async def every_line(self, source: str) -> None:
-        """Submit one job per line, in steps of a full batch; empty lines are passed over.
+        """Submit one job per line, in batches; skips empty lines.
 
-        The first line that can't be taken ends it, and is named; how far it came is told.
+        Stops at the first line that is refused, and prints its number and the jobs submitted
+        before.
         """
         out = self._session.out
-        with _opened(source) as stream:
+        with _open_source(source) as stream:
             size = _size(stream)
             async with self._session.engine() as engine:
                 with out.progress(f"submitting to {self._queue}", size) as advance:
                     try:
                         for batch in _batches(stream):
-                            await self._take(engine, batch)
+                            await self._submit_batch(engine, batch)
                             advance(sum(len(line) for _, line in batch) if size else len(batch))
                     except TowpathError:
                         out.note(self._so_far())
@@ -166,13 +169,13 @@ class Taking:
     def _so_far(self) -> str:
         return f"{self._taken} submitted to {self._queue}, {self._existed} of them existed"
 
-    async def _take(self, engine: Engine, batch: list[tuple[int, bytes]]) -> None:
-        """Submit a batch. A line that is wrong keeps the whole batch back."""
+    async def _submit_batch(self, engine: Engine, batch: list[tuple[int, bytes]]) -> None:
+        """Submit a batch. If a line is invalid, no job of the batch is submitted."""
         jobs = [
             new_job(self._line(number, line), **self._for_line(number)) for number, line in batch
         ]
         answers = [
-            self._checked_answer(answer) for answer in await engine.submit_many(self._queue, jobs)
+            self._check_answer(answer) for answer in await engine.submit_many(self._queue, jobs)
         ]
         for answer in answers:
             if isinstance(answer, TowpathError):
@@ -180,20 +183,20 @@ class Taking:
             self._taken += 1
             self._existed += answer.existed
             if self._session.out.as_json:
-                self._tell(answer)
+                self._show_submitted(answer)
         for (number, _), answer in zip(batch, answers, strict=True):
             if isinstance(answer, TowpathError):
                 self._session.out.note(f"line {number} was not submitted")
                 raise answer
 
-    def _checked_answer(self, answer: Submitted | TowpathError) -> Submitted | TowpathError:
+    def _check_answer(self, answer: Submitted | TowpathError) -> Submitted | TowpathError:
         try:
             return answer if isinstance(answer, TowpathError) else answer.checked(self._on_conflict)
         except JobDiffers as error:
             return error
 
     def _line(self, number: int, line: bytes) -> bytes:
-        return _checked(line.strip(), f"line {number}", raw=self._raw)
+        return _require_json(line.strip(), f"line {number}", raw=self._raw)
 
     def _for_line(self, number: int) -> JobOptions:
         if self._id is None:
@@ -201,7 +204,7 @@ class Taking:
         return {**self._options, "id": f"{self._id}.{number}"}
 
 
-# ── what is said about a job ─────────────────────────────────────────────────────────────
+# ── options of jobs ──────────────────────────────────────────────────────────────────────
 
 _METAVARS: dict[type, str] = {
     Span: "TIME", Moment: "INSTANT", Policy: "POLICY", Pairs: "NAME=VALUE", Text: "TEXT"
@@ -209,7 +212,7 @@ _METAVARS: dict[type, str] = {
 
 
 def field_parameters() -> list[inspect.Parameter]:
-    """An option for each field of a job, as typer reads them."""
+    """Parameters for typer: an option for each field of a job."""
     return [_option(name, field) for name, field in FIELDS.items()]
 
 
@@ -230,7 +233,7 @@ def _option(name: str, field: JobField) -> inspect.Parameter:
 
 
 def options_in(said: Mapping[str, Any]) -> JobOptions:
-    """What the options of the command say about its jobs. Raises InvalidOption."""
+    """The job options in the options of the command. Raises InvalidOption."""
     given = {name: text for name, text in said.items() if text not in (None, [], ())}
     read = {name: _read(name, text) for name, text in given.items()}
     return with_own_attempts(cast("JobOptions", read))
@@ -253,16 +256,16 @@ def _read(name: str, text: Any) -> Any:
             return text
 
 
-# ── where payloads come from ─────────────────────────────────────────────────────────────
+# ── payloads ─────────────────────────────────────────────────────────────────────────────
 
 
 def payload_of(source: str, *, raw: bool) -> bytes:
     """The payload that *source* names, JSON unless it is *raw*. Raises InvalidOption."""
-    return _checked(_whole(source), "payload", raw=raw)
+    return _require_json(_read_source(source), "payload", raw=raw)
 
 
-def _checked(payload: bytes, what: str, *, raw: bool) -> bytes:
-    """*payload*, if it is JSON or need not be: a handler could not read anything else."""
+def _require_json(payload: bytes, what: str, *, raw: bool) -> bytes:
+    """Returns *payload*. Raises InvalidOption unless it is JSON, which handlers read, or *raw*."""
     if not raw:
         try:
             msgspec.json.decode(payload)
@@ -272,15 +275,15 @@ def _checked(payload: bytes, what: str, *, raw: bool) -> bytes:
     return payload
 
 
-def _whole(source: str) -> bytes:
+def _read_source(source: str) -> bytes:
     if source != "-" and not source.startswith("@"):
         return source.encode(errors="surrogateescape")
-    with _opened(source) as stream:
+    with _open_source(source) as stream:
         return stream.read().strip()
 
 
 @contextmanager
-def _opened(source: str) -> Generator[BinaryIO]:
+def _open_source(source: str) -> Generator[BinaryIO]:
     """Standard input for `-`, a file for `@name`. Raises InvalidOption."""
     if source == "-":
         yield sys.stdin.buffer
@@ -296,7 +299,7 @@ def _opened(source: str) -> Generator[BinaryIO]:
 
 
 def _size(stream: BinaryIO) -> int | None:
-    """The bytes of a file; None for a stream without end."""
+    """The number of remaining bytes; None for a stream that can't seek."""
     if not stream.seekable():
         return None
     here = stream.tell()
@@ -306,7 +309,7 @@ def _size(stream: BinaryIO) -> int | None:
 
 
 def _batches(stream: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
-    """The lines that are not empty, each with its number, in portions of a full step."""
+    """Yields batches of non-empty lines, each with its number."""
     lines = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
     while batch := list(islice(lines, LARGEST_BATCH)):
         yield batch

@@ -233,7 +233,7 @@ async def _each(
     *,
     asks_to_stop: bool = False,
 ) -> None:
-    """Do it to one job after the other and print each one's new state, or why it is refused.
+    """Call *do* for one job after the other, and print each job's new state or its error.
 
     With *asks_to_stop*, a job that is leased afterwards was asked to stop.
     """
@@ -242,11 +242,11 @@ async def _each(
         async def see_to(text: str) -> None:
             ref = await find_job(engine, every, text, queue)
             state = await do(every, ref)
-            told: dict[str, Any] = {"queue": ref.queue, "id": ref.id, "state": state}
+            fields: dict[str, Any] = {"queue": ref.queue, "id": ref.id, "state": state}
             asked = asks_to_stop and state == "leased"
             if asks_to_stop:
-                told["cancel_requested"] = asked
-            session.out.answer(told, f"{ref}  {state}" + (", asked to stop" if asked else ""))
+                fields["cancel_requested"] = asked
+            session.out.answer(fields, f"{ref}  {state}" + (", asked to stop" if asked else ""))
 
         await each(session, jobs, see_to)
 
@@ -269,8 +269,8 @@ async def explain(session: Session, *, job: JobArgument, queue: QueueOption = No
         ref = await find_job(engine, jobs, job, queue)
         why, position = await jobs.explain(ref)
     if session.out.as_json:
-        told = {"queue": ref.queue, "id": ref.id, "why": why.why, "text": why.text}
-        session.out.object(told | placed(position))
+        fields = {"queue": ref.queue, "id": ref.id, "why": why.why, "text": why.text}
+        session.out.object(fields | placed(position))
         return
     session.out.line(f"{ref}: {timely(why.text)}")
     if position is not None and why.why in _IN_LINE:
@@ -278,7 +278,7 @@ async def explain(session: Session, *, job: JobArgument, queue: QueueOption = No
 
 
 _IN_LINE = ("behind_lane", "behind_others", "all_busy", "next")
-"""Why a job waits that will run when it is its turn: only then a place says something."""
+"""Reasons of jobs that run when it is their turn: only for these, a position is useful."""
 
 
 def register(app: typer.Typer) -> None:

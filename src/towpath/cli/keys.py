@@ -1,4 +1,4 @@
-"""`towpath keys`: create, list, rotate, revoke; `towpath secret`: checks signatures."""
+"""`towpath keys`: create, list, rotate, revoke; `towpath secret`: shows signing secrets."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _ends(expires: str | None) -> datetime | None:
 
 
 def described(info: KeyInfo) -> dict[str, Any]:
-    """A key for programs. What it does not have is left out."""
+    """A key as JSON. Leaves out empty fields."""
     facts = {
         "key": info.id,
         "name": info.name,
@@ -166,7 +166,7 @@ def described(info: KeyInfo) -> dict[str, Any]:
 
 
 def state(info: KeyInfo) -> str:
-    """live, revoked or expired."""
+    """The state of a key: live, revoked or expired."""
     from towpath.clock import instant, wall_ms  # noqa: PLC0415 -- a help text needs none
 
     if info.revoked_at is not None:
@@ -183,7 +183,7 @@ def _row(info: KeyInfo) -> list[object]:
 
 
 SIGNING = "signing.secret"
-"""Where `towpath up` keeps the secret that it made, in its data directory."""
+"""The file in the data directory of `towpath up` with the signing secret that it created."""
 
 
 def secret(
@@ -206,12 +206,12 @@ def secret(
     if purpose not in known:
         raise InvalidOption("purpose", purpose, rule=f"must be one of {', '.join(known)}")
     for each in _signing(session.settings):
-        told = derived(each, purpose)
-        session.out.answer({"purpose": purpose, "secret": told}, told)
+        signing = derived(each, purpose)
+        session.out.answer({"purpose": purpose, "secret": signing}, signing)
 
 
 def _signing(settings: Settings) -> list[str]:
-    """What calls are signed with, by the settings or by `towpath up`."""
+    """The secrets that sign outgoing calls: those of the settings, or that of `towpath up`."""
     if settings.calls.secrets:
         return list(settings.calls.secrets)
     kept = file_in(settings.data).with_name(SIGNING)

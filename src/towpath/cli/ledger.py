@@ -1,4 +1,4 @@
-"""`towpath ledger`: see that Redis and the database agree; `towpath migrate`: the schema."""
+"""`towpath ledger`: reconciles Redis and the database; `towpath migrate`: updates the schema."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def reconcile(session: Session, *, database: DatabaseOption = None) -> Non
         COLUMNS, rows, lambda row: list(row.values()), dict, none="no records are open"
     )
     for outcome in found.values():
-        if isinstance(outcome, TowpathError):  # the others are done
+        if isinstance(outcome, TowpathError):  # the other queues were reconciled
             raise outcome
 
 
@@ -75,12 +75,12 @@ async def migrate(session: Session, *, database: DatabaseOption = None) -> None:
     found = applications(session.settings.applications)
     async with open_ledger(session, database, lambda: tables_of(found)) as ledger:
         for line, before, after in await ledger.migrate():
-            told = {"database": ledger.shown, "line": line, "before": before, "after": after}
+            fields = {"database": ledger.shown, "line": line, "before": before, "after": after}
             was = "no schema" if before is None else f"schema {before}"
             now = f"migrated: {was}, now {after}"
             if before == after:
                 now = f"is up to date: schema {after}"
-            session.out.answer(told, f"{ledger.shown}  {line} {now}")
+            session.out.answer(fields, f"{ledger.shown}  {line} {now}")
 
 
 def register(app: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""Jobs for people and for programs: pages over queues and states, and what a job looks like."""
+"""Output of jobs, as text and as JSON: pages over queues and states, and single jobs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Place = tuple[str, State]
 
 
 class PageQuery(NamedTuple):
-    """A page: which places, which lane, how many, and after what."""
+    """A page of jobs: its places, its lane, its size, and the cursor."""
 
     places: list[Place]
     lane: str | None
@@ -43,7 +43,7 @@ class PageQuery(NamedTuple):
 
 
 async def places_of(engine: Engine, queue: str | None, states: Sequence[str]) -> list[Place]:
-    """The places to look at. Raises InvalidOption for a state that is none."""
+    """The places to list. Raises InvalidOption for an unknown state."""
     for state in states:
         if state not in set(STATES):
             raise InvalidOption("state", state, rule=f"must be one of {', '.join(STATES)}")
@@ -55,7 +55,7 @@ async def places_of(engine: Engine, queue: str | None, states: Sequence[str]) ->
 async def show_pages(
     out: Output, jobs: AllJobs, wanted: PageQuery, *, every: bool, command: str
 ) -> None:
-    """Print the page that is wanted, or it and all that follow."""
+    """Print the page *wanted*; with *every*, also all pages after it."""
     while True:
         page = await find_page(jobs, wanted)
         out.answers(COLUMNS, page.jobs, _row, brief, none="no such jobs")
@@ -75,7 +75,7 @@ async def find_page(every: AllJobs, wanted: PageQuery) -> Page:
     jobs: list[JobInfo] = []
     while at < len(wanted.places) and len(jobs) < wanted.limit:
         queue, state = wanted.places[at]
-        # Only waiting jobs have an index by lane; of the others a lane has one or two.
+        # Only waiting jobs have an index by lane; a lane has at most one or two others.
         filtered = wanted.lane is not None and state is not State.WAITING
         size = _LARGEST_PAGE if filtered else wanted.limit - len(jobs)
         lane = None if filtered else wanted.lane
@@ -90,7 +90,7 @@ async def find_page(every: AllJobs, wanted: PageQuery) -> Page:
 
 
 def _start(wanted: PageQuery) -> tuple[int, str | None]:
-    """Where the last page ended."""
+    """The place and the cursor where the page begins. Raises InvalidOption."""
     if wanted.after is None:
         return 0, None
     queue, _, rest = wanted.after.partition("/")
@@ -128,7 +128,7 @@ def _about(job: JobInfo) -> str:
 
 
 def brief(job: JobInfo) -> dict[str, Any]:
-    """A job for programs, without its payload. What it does not have is left out."""
+    """A job as JSON, without its payload. Leaves out empty fields."""
     facts = {
         "queue": job.ref.queue,
         "id": job.id,
@@ -150,20 +150,20 @@ def brief(job: JobInfo) -> dict[str, Any]:
         "unhandled_since": job.unhandled_since,
         "unhandled": job.unhandled,
         "failures": [msgspec.structs.asdict(failure) for failure in job.failures] or None,
-        **{name: _said(getattr(job, name)) for name in Said.__struct_fields__},
+        **{name: _as_option(getattr(job, name)) for name in Said.__struct_fields__},
     }
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _said(value: Any) -> Any:
-    """What was said about a job, as it is said: `fixed:30s`."""
+def _as_option(value: Any) -> Any:
+    """An attribute of a job, as its option is written: `fixed:30s`."""
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, str]", value)) or None
     return value if value is None or isinstance(value, str) else written(value)
 
 
 def described(job: JobInfo, position: Position | None, why: Explanation) -> dict[str, Any]:
-    """The same with all that it carries, and why it does not run."""
+    """A job as JSON, with payload, progress and result, and why it is not running."""
     return (
         brief(job)
         | content("payload", job.payload)
@@ -175,7 +175,7 @@ def described(job: JobInfo, position: Position | None, why: Explanation) -> dict
 
 
 def placed(position: Position | None) -> dict[str, Any]:
-    """How far a job is from running, for programs."""
+    """How far a job is from running, as JSON."""
     if position is None:
         return {}
     wait = position.wait
@@ -184,7 +184,7 @@ def placed(position: Position | None) -> dict[str, Any]:
 
 
 def told(job: JobInfo, position: Position | None, why: Explanation) -> dict[str, Any]:
-    """A job for people, name by name."""
+    """A job as names and values, for people."""
     bodies = {"payload": job.payload, "progress": job.progress, "result": job.result}
     ahead = None if position is None else in_words(position)
     texts = {name: _text(body) for name, body in bodies.items() if body is not None}
@@ -208,7 +208,7 @@ def in_words(position: Position) -> str:
 
 
 def content(name: str, body: bytes | None) -> dict[str, Any]:
-    """Bytes for programs: the value if they are JSON, else `_text`, else `_base64`."""
+    """Bytes as a JSON field: the value if they are JSON, else `…_text`, else `…_base64`."""
     if body is None:
         return {}
     try:
@@ -222,7 +222,7 @@ def content(name: str, body: bytes | None) -> dict[str, Any]:
 
 
 def _text(body: bytes) -> str:
-    """Bytes for people: the text they are, or how many."""
+    """Bytes for people: as text, or only their number."""
     try:
         return body.decode() or "(empty)"
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The `towpath` command: all nouns and verbs together."""
+"""The `towpath` command: its nouns and verbs, and those of applications."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from towpath.errors import TowpathError
 
 
 class Nouns(TyperGroup):
-    """The engine's verbs and nouns, and the applications' nouns, each loaded when it is asked for.
+    """The engine's verbs and nouns, and the applications' nouns, each loaded when it is used.
 
-    What is named by the setting `applications` is looked for only where something may be named:
-    settings take longer to load than all the rest.
+    Settings are loaded only if the setting `applications` may be set, because that takes longer
+    than the rest.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -74,11 +74,11 @@ class Nouns(TyperGroup):
             raise typer.Exit(exits.exit_code(error)) from error
 
     def _lines(self, ctx: Any) -> Mapping[str, ApplicationLine]:
-        """The nouns of applications. One that can't be had is told, and the others are there."""
+        """The nouns of applications. Writes an error for one that can't be loaded."""
         found = {name: line for name, line in BUILT_IN.items() if line.noun}
         if _may_name_applications(ctx.params.get("config")):
             try:
-                found |= _named({**ctx.obj, **ctx.params})
+                found |= _load_named({**ctx.obj, **ctx.params})
             except TowpathError as error:
                 self._refuse(ctx, error)
         return found
@@ -88,11 +88,11 @@ class Nouns(TyperGroup):
 
 
 VERBS = {name: (line, verb) for line in BUILT_IN.values() for name, verb in line.verbs.items()}
-"""The applications' commands beside their nouns."""
+"""The applications' commands that are not below their nouns."""
 
 
 class Noun(TyperGroup):
-    """What help says of an application's noun, or of a verb of its own; `loaded` is that itself."""
+    """Stands in the help for an application's noun or verb; `loaded` is the command itself."""
 
     def __init__(self, name: str, line: ApplicationLine, verb: Verb | None = None) -> None:
         super().__init__(name=name, help=verb.about if verb else line.noun)
@@ -100,7 +100,7 @@ class Noun(TyperGroup):
 
     @cached_property
     def loaded(self) -> Any:
-        """Raises ApplicationInvalid."""
+        """The command. Raises ApplicationInvalid."""
         from towpath.apps.application import loaded  # noqa: PLC0415 -- slow to import
 
         application = loaded(self._place, self._place)
@@ -116,7 +116,7 @@ class Noun(TyperGroup):
 
 
 def nouns(command: Any) -> dict[str, Any]:
-    """What is below a command, the built-in applications' nouns included; for the docs."""
+    """The subcommands of a command, also of the built-in applications; for the docs."""
     below: dict[str, Any] = dict(getattr(command, "commands", {}))
     if isinstance(command, Nouns):
         below |= {name: Noun(name, *found).loaded for name, found in VERBS.items()}
@@ -124,13 +124,13 @@ def nouns(command: Any) -> dict[str, Any]:
     return below
 
 
-def _named(common: Mapping[str, Any]) -> dict[str, ApplicationLine]:
-    """The nouns of the applications that the settings name. Raises as the server does."""
+def _load_named(common: Mapping[str, Any]) -> dict[str, ApplicationLine]:
+    """The nouns of the applications in the settings. Raises the same errors as the server."""
     from towpath.apps.application import Application, loaded  # noqa: PLC0415 -- slow to import
     from towpath.settings import load  # noqa: PLC0415 -- the same
 
     session = Session(common)
-    # Loading them has seen to the applications.
+    # Loading the settings checks the applications, too.
     places = load(session.flags(), registry=session.registry).applications
 
     found: list[tuple[str, Application]] = [(place, loaded(place, place)) for place in places]
@@ -148,12 +148,14 @@ def _own_objects(data: Path) -> tuple[str, str, str] | None:
 
 
 def _may_name_applications(config: str | None) -> bool:
-    """Whether a variable or a file may say so. The settings know; this only saves to load them."""
+    """Whether a variable or a file may set `applications`. A cheap test that avoids loading the
+    settings.
+    """
     if any(name.startswith("TOWPATH_APPLICATIONS") for name in os.environ):
         return True
     files = [Path(config)] if config else [Path("towpath.toml"), Path("pyproject.toml")]
     texts = {file.name: file.read_bytes() for file in files if file.is_file()}
-    shared = texts.pop("pyproject.toml", b"")  # of other tools, too
+    shared = texts.pop("pyproject.toml", b"")  # other tools use it, too
     own = [*texts.values(), shared if b"[tool.towpath" in shared else b""]
     return any(b"applications" in text for text in own)
 
@@ -161,7 +163,7 @@ def _may_name_applications(config: str | None) -> bool:
 app = typer.Typer(
     name="towpath",
     cls=Nouns,
-    # Plain help: rich would take longer to load than all the rest, also for each completion.
+    # Plain help: rich takes longer to load than the rest, also for each completion.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={
@@ -239,7 +241,9 @@ if [[ $zsh_eval_context[-1] == loadautofunc ]]; then %(complete_func)s "$@"; fi
 
 
 def _complete_at_the_first_tab() -> None:
-    """zsh reads the installed file at the first Tab; typer's only declares what later ones call."""
+    """Make zsh complete at the first Tab: it then only loads typer's script, which just declares
+    the function. The addition calls it.
+    """
     with suppress(ImportError, KeyError):  # another typer may have its scripts elsewhere
         from typer._completion_shared import _completion_scripts as scripts  # pyright: ignore[reportPrivateUsage]  # noqa: PLC0415 -- typer's own place
 
@@ -248,15 +252,17 @@ def _complete_at_the_first_tab() -> None:
 
 
 def main() -> None:
-    """What the installed command runs."""
-    sys.excepthook = _say_defect
+    """The entry point of the installed command."""
+    sys.excepthook = _print_defect
     _complete_at_the_first_tab()
-    # Not `app()`: that would set a hook of its own.
+    # Not `app()`, which would set its own excepthook.
     typer.main.get_command(app)()
 
 
-def _say_defect(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
-    """Prints an error that no command expected: one line, or the traceback with `--debug`.
+def _print_defect(
+    kind: type[BaseException], error: BaseException, at: TracebackType | None
+) -> None:
+    """Print an unexpected error: one line, or the traceback with `--debug`.
 
     Names the file and line, because the error may come from an app's own module.
     """

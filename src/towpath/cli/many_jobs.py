@@ -1,4 +1,4 @@
-"""Many jobs of a queue at once: which ones, how many they are, and a change in bounded steps."""
+"""Changes of many jobs of a queue: chooses and counts them, and changes them in bounded steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StepOverJobs(Protocol):
 
 
 class Choice(NamedTuple):
-    """What was said about the jobs to change."""
+    """The options that choose the jobs to change."""
 
     states: Sequence[str] | None = None
     handler: str | None = None
@@ -54,7 +54,7 @@ class Choice(NamedTuple):
     older_than: str | None = None
 
     def filter(self, among: Sequence[State]) -> JobFilter:
-        """The jobs that were chosen *among* those states. Raises InvalidOption."""
+        """The filter for the chosen jobs *among* those states. Raises InvalidOption."""
         from towpath.app.jobs import JobFilter  # noqa: PLC0415 -- slow to import
 
         for state in self.states or ():
@@ -70,7 +70,7 @@ class Choice(NamedTuple):
 
 
 async def count_jobs(step: StepOverJobs, queue: str, wanted: JobFilter) -> Counter[State]:
-    """How many jobs fit, by state."""
+    """Count the jobs that fit, by state."""
     counted: Counter[State] = Counter()
     async for found in _walk(step, queue, wanted):
         counted.update(found.jobs)
@@ -80,7 +80,7 @@ async def count_jobs(step: StepOverJobs, queue: str, wanted: JobFilter) -> Count
 async def change_jobs(
     session: Session, step: StepOverJobs, queue: str, wanted: JobFilter, *, done: str, total: int
 ) -> Counter[State]:
-    """Change the jobs that fit, step by step. Returns how many were changed, by state before."""
+    """Change the jobs that fit, step by step. Returns their numbers by their states before."""
     changed: Counter[State] = Counter()
     with session.out.progress(f"{queue}: {done}", total) as advance:
         async for found in _walk(step, queue, wanted):

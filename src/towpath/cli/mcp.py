@@ -70,7 +70,7 @@ async def mcp(
             return ToolAnswer(answer.status, answer.body)
 
         async def take_back(call: ToolCall, headers: Mapping[str, str]) -> None:
-            """Ask once more under the same name, without waiting, and undo what that answers."""
+            """Repeat the call under the same idempotency key, without waiting, and undo it."""
             with suppress(CallFailed, TimeoutError):
                 async with asyncio.timeout(_TAKEN_BACK_WITHIN):
                     undo = call.undo_request(await send(call.request.without_wait(), headers))
@@ -82,7 +82,7 @@ async def mcp(
             try:
                 return await send(call.request, headers)
             except asyncio.CancelledError:
-                if call.undo:  # its answer may be on its way
+                if call.undo:  # the server may have answered already
                     task = detached("taking back of an answer", take_back(call, headers))
                     taking_back.add(task)
                     task.add_done_callback(taking_back.discard)

@@ -1,4 +1,4 @@
-"""`towpath outbox`: list, refused, resend, delete. On the database: Redis may be away."""
+"""`towpath outbox`: list, refused, resend, delete. Needs only the database, not Redis."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ async def list_(session: Session, *, database: DatabaseOption = None) -> None:
     now, out = instant(wall_ms()), session.out
     if out.as_json:
         for sink, tally in counts.items():
-            told = {"sink": sink, "pending": tally.pending, "refused": tally.refused}
-            out.object(told | {"lag": tally.lag(now), "oldest_at": tally.oldest_at})
+            fields = {"sink": sink, "pending": tally.pending, "refused": tally.refused}
+            out.object(fields | {"lag": tally.lag(now), "oldest_at": tally.oldest_at})
         return
     if not counts:
         out.note("no sinks: outbox.sinks is none, and nothing waits")
@@ -97,7 +97,7 @@ async def refused(
     """
     start, size = _place(after), min(limit, _LARGEST_PAGE)
     async with _outbox_of(session, database, sink) as outbox:
-        # One more than is shown: it tells whether there is another page.
+        # Read one more than is shown, to know whether there is another page.
         found = await outbox.refused(sink, after=start, size=size + 1)
     page, out = found[:size], session.out
     none = "nothing was refused" if after is None else "no more"
@@ -157,12 +157,12 @@ async def delete(
         await _each(session, sink, ids, "deleted", lambda id: outbox.delete(sink, [id]))
 
 
-# ── how it is done ───────────────────────────────────────────────────────────────────────
+# ── helpers ──────────────────────────────────────────────────────────────────────────────
 
 
 @asynccontextmanager
 async def _outbox_of(session: Session, database: str | None, sink: str) -> AsyncGenerator[Outbox]:
-    """The outbox, if it knows *sink*: by the settings, or by events that wait for it."""
+    """The outbox. Raises SinkNotFound unless the settings or stored events have *sink*."""
     async with open_ledger(session, database) as ledger:
         known = await ledger.outbox.counts()
         if sink not in known:
@@ -173,7 +173,7 @@ async def _outbox_of(session: Session, database: str | None, sink: str) -> Async
 async def _each(
     session: Session, sink: str, ids: list[str], done: str, do: Callable[[str], Awaitable[int]]
 ) -> None:
-    """Do it to every one of them, and say so; one that the sink has not refused is told."""
+    """Call *do* for each id, and print it; an id that the sink has not refused is an error."""
 
     async def see_to(id: str) -> None:
         if not await do(id):
@@ -194,7 +194,7 @@ def _place(after: str | None) -> int:
 
 
 def described(refusal: RefusedEvent) -> dict[str, Any]:
-    """A refused event: what it is, without its data, in the order of the table."""
+    """A refused event as JSON, without its data, in the order of the table."""
     from towpath.clock import instant  # noqa: PLC0415 -- a help text needs none
 
     event = refusal.event

@@ -25,7 +25,7 @@ async def resume(session: Session, *, queues: QueuesArgument) -> None:
 
 async def _switch(session: Session, queues: list[str], *, paused: bool) -> None:
     async with session.engine() as engine:
-        # All names are looked at first: a mistyped one must not leave half of it done.
+        # Check all names first, so that a mistyped one changes no queue.
         names = [await existing_queue(engine, queue) for queue in queues]
         for name in names:
             await (engine.queues.pause(name) if paused else engine.queues.resume(name))
@@ -48,11 +48,11 @@ async def drop(session: Session, *, queue: QueueArgument, lane: LaneArgument) ->
     """Let a parked lane continue without its dead head. The dead job stays listed."""
     async with session.engine() as engine:
         ref = await engine.drop(await existing_queue(engine, queue), lane)
-    told = {"queue": ref.queue, "lane": lane, "dropped": ref.id}
-    session.out.answer(told, f"{ref}  dropped; lane {lane} goes on")
+    fields = {"queue": ref.queue, "lane": lane, "dropped": ref.id}
+    session.out.answer(fields, f"{ref}  dropped; lane {lane} goes on")
 
 
-# With one verb, typer would make the group itself that verb.
+# Without a callback, typer would turn a group with one verb into that verb.
 @app.callback()
 def lanes() -> None:
     """Lanes: unblock a parked one."""

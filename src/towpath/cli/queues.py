@@ -1,4 +1,4 @@
-"""`towpath queues`: how many jobs are where, options, purge and delete."""
+"""`towpath queues`: counts, options, purge and delete."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ async def queues(
 
 
 async def all_counts(engine: Engine) -> dict[str, Counts]:
-    """The counts of every queue, by name in order. One round trip for fifty."""
+    """The counts of every queue, sorted by name. One round trip reads fifty queues."""
     return await engine.inspect.counts_of(sorted(await engine.queues.names()))
 
 
 def rate(before: Counts | None, now: Counts, span: Duration | None) -> float | None:
-    """Completions per minute between two looks; None where there were not two."""
+    """Completions per minute between two measurements; None if there is only one."""
     if before is None or not span:
         return None
     done = now.totals["completed"] - before.totals["completed"]
@@ -105,7 +105,7 @@ def rate(before: Counts | None, now: Counts, span: Duration | None) -> float | N
 
 
 def row(name: str, counts: Counts, per_minute: float | None) -> list[object]:
-    """One line of the table."""
+    """A row of the table."""
     return [
         name,
         counts.ready,
@@ -120,17 +120,17 @@ def row(name: str, counts: Counts, per_minute: float | None) -> list[object]:
 
 
 def described(name: str, counts: Counts, per_minute: float | None) -> dict[str, Any]:
-    """The same for programs, with everything that is known."""
+    """The counts as JSON, with all fields."""
     from msgspec.structs import asdict  # noqa: PLC0415 -- slow to import
 
-    told: dict[str, Any] = {"queue": name, **asdict(counts)}
-    oldest, totals = told.pop("oldest"), told.pop("totals")
-    told["oldest_seconds"] = oldest.total_seconds() if oldest is not None else None
-    return told | {"done_per_minute": per_minute, "totals": totals}
+    fields: dict[str, Any] = {"queue": name, **asdict(counts)}
+    oldest, totals = fields.pop("oldest"), fields.pop("totals")
+    fields["oldest_seconds"] = oldest.total_seconds() if oldest is not None else None
+    return fields | {"done_per_minute": per_minute, "totals": totals}
 
 
 def hints(found: Mapping[str, Counts]) -> list[str]:
-    """What somebody may want to do about what the table shows."""
+    """Hints for dead jobs, paused queues and queues without a worker."""
     dead = [
         f"{counts.dead} dead job{'s' if counts.dead > 1 else ''}: towpath dead list --queue {name}"
         for name, counts in found.items()
@@ -147,21 +147,21 @@ async def show(session: Session, *, queue: QueueArgument) -> None:
     async with session.engine() as engine:
         name = await existing_queue(engine, queue)
         counts, options = await engine.inspect.counts(name), await engine.queues.options(name)
-    told = described(name, counts, None)
-    del told["done_per_minute"]
+    fields = described(name, counts, None)
+    del fields["done_per_minute"]
     if session.out.as_json:
-        session.out.object(told | {"options": written(options)})
+        session.out.object(fields | {"options": written(options)})
         return
-    totals = told.pop("totals")
-    told["oldest"] = counts.oldest
-    del told["oldest_seconds"]
+    totals = fields.pop("totals")
+    fields["oldest"] = counts.oldest
+    del fields["oldest_seconds"]
     so_far = {f"total {verb}": count for verb, count in totals.items() if count}
     chosen = {f"option {name}": value for name, value in written(options).items()}
-    session.out.facts(told | so_far | chosen)
+    session.out.facts(fields | so_far | chosen)
 
 
 def written(options: QueueOptions) -> dict[str, Any]:
-    """Every option as `configure` reads it; numbers stay numbers."""
+    """Every option as `configure` parses it; numbers stay numbers."""
     from towpath.engine import spelling  # noqa: PLC0415 -- slow to import
 
     return {name: spelling.written(getattr(options, name)) for name in options.__struct_fields__}
@@ -197,7 +197,7 @@ async def configure(
     from towpath.engine.options import QueueOptions  # noqa: PLC0415 -- slow to import
 
     wanted = pairs("set", set)
-    changed(QueueOptions(), wanted)  # what can't be right is said before a new queue is made
+    changed(QueueOptions(), wanted)  # raises before a new queue is created
     async with session.engine() as engine:
         options = await engine.queues.change_options(
             queue, lambda stored: changed(stored, wanted), decides=wanted
@@ -206,13 +206,13 @@ async def configure(
 
 
 def changed(stored: QueueOptions, texts: Mapping[str, str]) -> QueueOptions:
-    """*stored* with these options instead. Raises InvalidOption."""
+    """*stored* with the options in *texts* replaced. Raises InvalidOption."""
     from msgspec.structs import replace  # noqa: PLC0415 -- slow to import
 
-    return replace(stored, **{name: _value(name, text) for name, text in texts.items()})
+    return replace(stored, **{name: _parse_option(name, text) for name, text in texts.items()})
 
 
-def _value(name: str, text: str) -> Any:
+def _parse_option(name: str, text: str) -> Any:
     from towpath.clock import Duration  # noqa: PLC0415 -- slow to import
     from towpath.engine.options import EventPolicy, LanePolicy, QueueOptions  # noqa: PLC0415 -- the same
     from towpath.engine.spelling import DEFAULT, read_retry  # noqa: PLC0415 -- the same

@@ -1,8 +1,7 @@
 """`towpath worker --reload`: a worker that restarts when its sources change.
 
-For development. Files are looked at four times a second instead of being told of by the kernel:
-that needs no library, and works on network shares and in containers, where such news gets lost. A
-thousand files take a few milliseconds.
+For development. Files are polled four times a second. Notifications of the kernel would need a
+library, and get lost on network shares and in containers. A thousand files take a few milliseconds.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 
 _EVERY = 0.25
-"""Seconds between two looks."""
+"""Seconds between two polls."""
 _CONFIGURED = ("towpath.toml", "pyproject.toml")
 _NEVER = ("__pycache__", "node_modules", "site-packages")
 
 
-class _Seen(NamedTuple):
-    """What tells a file from one that was written again."""
+class _FileVersion(NamedTuple):
+    """What changes when a file is written again."""
 
     inode: int
     size: int
@@ -41,18 +40,18 @@ class SourceFiles:
         self._known = self._look()
 
     def changed(self) -> list[Path]:
-        """What was made, written or deleted since it was asked last."""
+        """The files that were created, written or deleted since the last call."""
         before, self._known = self._known, self._look()
         differ = before.items() ^ self._known.items()
         return sorted({path for path, _ in differ})
 
-    def _look(self) -> dict[Path, _Seen]:
+    def _look(self) -> dict[Path, _FileVersion]:
         return {path: seen for root in self._roots for path, seen in _files(root)}
 
 
 def roots_of(app: str) -> list[Path]:
-    """Where the sources of `module:name` are: this directory, and where its package is if that is
-    elsewhere. Nothing of it is imported.
+    """The directories with the sources of `module:name`: this one, and that of its package if it is
+    elsewhere. Imports nothing.
     """
     here = Path.cwd()
     package = app.partition(":")[0].partition(".")[0]
@@ -61,10 +60,10 @@ def roots_of(app: str) -> list[Path]:
     return [here, *(place for place in places if not place.is_relative_to(here))]
 
 
-def _files(root: Path) -> Iterator[tuple[Path, _Seen]]:
+def _files(root: Path) -> Iterator[tuple[Path, _FileVersion]]:
     for folder, below, names in os.walk(root):
         below[:] = [name for name in below if not (name.startswith(".") or name in _NEVER)]
-        if "pyvenv.cfg" in names:  # an environment, and nothing of ours
+        if "pyvenv.cfg" in names:  # a virtual environment
             below.clear()
             continue
         for name in names:
@@ -72,13 +71,13 @@ def _files(root: Path) -> Iterator[tuple[Path, _Seen]]:
                 path = Path(folder, name)
                 try:
                     stat = path.stat()
-                except OSError:  # it was there a moment ago
+                except OSError:  # deleted meanwhile
                     continue
-                yield path, _Seen(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+                yield path, _FileVersion(stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 def fault_of(path: Path) -> str | None:
-    """Why Python can't read the file, if it can't; one that is gone has no fault."""
+    """Why Python can't compile the file; None if it can, or if the file is gone."""
     if path.suffix != ".py":
         return None
     try:
@@ -95,11 +94,11 @@ def fault_of(path: Path) -> str | None:
 
 
 class Reloading:
-    """Runs what *make* makes, and makes it anew when *sources* have changed.
+    """Runs the fleet that *make* creates, and replaces it when *sources* have changed.
 
-    What runs then is ended as by SIGTERM: running jobs finish within their grace time, the rest is
-    given back. A file that Python can't read is said, and the worker stays as it was until the file
-    can be read.
+    The old fleet is stopped as by SIGTERM: running jobs finish within their grace time, the rest is
+    released. A file that Python can't compile is logged, and the worker runs on until the file is
+    correct.
     """
 
     def __init__(self, make: Callable[[], Fleet], sources: SourceFiles, *, log: Log) -> None:
@@ -107,7 +106,7 @@ class Reloading:
         self._fleet, self._over = make(), asyncio.Event()
 
     async def run(self) -> int:
-        """Run until signals end it; the exit code."""
+        """Run until a signal stops it. Returns the exit code."""
         with heard(self._stop):
             while True:
                 code = await self._one_run(self._fleet)
@@ -120,7 +119,7 @@ class Reloading:
         self._fleet.stop()
 
     async def _one_run(self, fleet: Fleet) -> int:
-        """One version of the sources, until there is another or a signal came."""
+        """Run one version of the sources, until there is another one or a signal comes."""
         running = asyncio.create_task(fleet.run())
         change = asyncio.create_task(self._change())
         over = asyncio.create_task(self._over.wait())
@@ -140,7 +139,7 @@ class Reloading:
             await asyncio.wait((change, over))
 
     async def _change(self) -> list[Path]:
-        """What has changed, as soon as all of it can be read and nothing more changes."""
+        """Wait for changes. Returns the files once all can be compiled and none changes."""
         changed: set[Path] = set()
         unread: set[Path] = set()
         while True:
@@ -149,7 +148,7 @@ class Reloading:
             changed.update(more)
             unread.update(more)
             if more or not unread:
-                continue  # nothing, or an editor that may not be done yet
+                continue  # no change, or an editor that may still write
             faults = {path: fault for path in changed if (fault := fault_of(path))}
             for path in sorted(faults.keys() & unread):
                 self._log.emit(events.RELOAD_REFUSED, place=str(path), reason=faults[path])

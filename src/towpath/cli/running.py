@@ -31,7 +31,7 @@ _LAST_PORT = 65_535
 
 
 class WorkerRun:
-    """A worker of the app at *path*, or several, with the settings that are in force."""
+    """Runs one or several workers of the app at *path*, with the settings."""
 
     def __init__(
         self, session: Session, path: str, *, worker: Mapping[str, Any], log: Mapping[str, Any]
@@ -42,25 +42,25 @@ class WorkerRun:
 
     @cached_property
     def _app(self) -> Towpath:
-        """Raises AppNotFound, AppFailed."""
+        """The app. Raises AppNotFound, AppFailed."""
         app = find_app(self._path)
-        # Those who submit use the app's own address. A variable must not send its workers
-        # elsewhere behind their backs: only the flag does, or an app that names none.
+        # Programs that submit use the app's own URL. So a variable must not send its workers to
+        # another Redis: settings only count for an app without a URL, and the flag for all.
         app.use(self._settings)
         if "url" in self._flags:
             app.url = self._settings.server
         return app
 
     def run(self, *, drain: bool, reload: bool) -> int:
-        """Run until a signal comes, or until there is nothing to do; the exit code."""
+        """Run until a signal comes or, with *drain*, no job can run now. Returns the exit code."""
         settings = self._settings
         logs.configure(form=settings.log.format, level=settings.log.level)
         if reload:
             return asyncio.run(self._reload(drain=drain))
-        worker = self._worker()  # of several, too: what would be refused is refused at once
+        worker = self._worker()  # also for several processes: raises errors at once
         if settings.worker.processes > 1:
             return asyncio.run(self._keep_running(drain=drain))
-        with _served(worker.metrics, settings):
+        with _serve_metrics(worker.metrics, settings):
             return asyncio.run(worker.drain()) if drain else worker.run_forever()
 
     async def _keep_running(self, *, drain: bool) -> int:
@@ -76,28 +76,28 @@ class WorkerRun:
         log, sources = Log(), SourceFiles(roots_of(self._path))
 
         def make() -> Fleet:
-            sources.changed()  # all of it until now is what will be run
-            # Whatever ends by itself, ended by what its sources say; unless it was killed.
+            sources.changed()  # forget earlier changes: the new processes load them
+            # A process that ends by itself waits for a change of its sources, unless it was killed.
             return Fleet(self._commands(drain=drain), ended_well=lambda code: code >= 0, log=log)
 
         return await Reloading(make, sources, log=log).run()
 
     def _commands(self, *, drain: bool) -> list[list[str]]:
-        """The words of each process: those of this one, for one process."""
-        said, own = self._flags, self._settings.worker
+        """The arguments of each process: those of this command, for one process."""
+        given, own = self._flags, self._settings.worker
         shared = [
-            f"--{option}={said[option]}"
+            f"--{option}={given[option]}"
             for option in ("url", "timeout", "config")
-            if option in said
+            if option in given
         ]
-        shared += [f"--log-{name}={value}" for name, value in said.get("log", {}).items()]
+        shared += [f"--log-{name}={value}" for name, value in given.get("log", {}).items()]
         shared += ["--drain"] * drain + ["--debug"] * self._debug + ["--json"] * self._out.as_json
         if own.metrics_port + own.processes - 1 > _LAST_PORT:
             rule = f"must leave room for {own.processes} ports, up to {_LAST_PORT}"
             raise InvalidOption("worker.metrics_port", own.metrics_port, rule=rule)
         commands: list[list[str]] = []
         for number in range(own.processes):
-            flags: dict[str, object] = {**said.get("worker", {}), "processes": 1}
+            flags: dict[str, object] = {**given.get("worker", {}), "processes": 1}
             if own.name and own.processes > 1:
                 flags["name"] = f"{own.name}.{number + 1}"
             if own.metrics_port:
@@ -107,7 +107,7 @@ class WorkerRun:
         return commands
 
     def check(self) -> None:
-        """See that it could start: the app loads, the server is fit, every queue has a handler."""
+        """Check that it could start: the app loads, Redis is fit, every queue has a handler."""
         worker = self._worker()
 
         async def reach() -> str:
@@ -118,15 +118,15 @@ class WorkerRun:
         server = asyncio.run(reach())
         queues = dict(sorted(worker.weights.items()))
         weights = ", ".join(f"{name} (weight {weight})" for name, weight in queues.items())
-        told: dict[str, Any] = {"app": self._path, "server": server}
-        self._out.answer(told | {"queues": queues}, told | {"queues": weights})
+        fields: dict[str, Any] = {"app": self._path, "server": server}
+        self._out.answer(fields | {"queues": queues}, fields | {"queues": weights})
 
     def _worker(self) -> Worker:
         wanted = self._settings.worker
         return Worker(
             self._app,
             concurrency=wanted.concurrency,
-            queues=_weighted(self._app, wanted.queues) or None,
+            queues=_with_weights(self._app, wanted.queues) or None,
             grace=wanted.grace,
             lease=wanted.lease,
             unhandled_for=wanted.unhandled_for,
@@ -160,7 +160,7 @@ def find_app(path: str) -> Towpath:
     except Exception as error:
         text = error.msg if isinstance(error, SyntaxError) else str(error)
         raise AppFailed(f"{_place_of(error)}: {type(error).__name__}: {text}") from error
-    return _checked(path, vars(module), name)
+    return _pick_app(path, vars(module), name)
 
 
 def _place_of(error: Exception) -> str:
@@ -174,13 +174,13 @@ def _place_of(error: Exception) -> str:
 
 
 def import_from_here() -> None:
-    """Let modules of the current directory be imported: an installed command does not."""
+    """Add the current directory to the import path, where an installed command lacks it."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
 
 
-def _checked(path: str, names: Mapping[str, object], name: str) -> Towpath:
+def _pick_app(path: str, names: Mapping[str, object], name: str) -> Towpath:
     found = names.get(name)
     if isinstance(found, Towpath):
         return found
@@ -192,8 +192,8 @@ def _checked(path: str, names: Mapping[str, object], name: str) -> Towpath:
     raise AppNotFound(f"{path} is a {type(found).__name__}, not a Towpath{hint}")
 
 
-def _weighted(app: Towpath, queues: Mapping[str, int]) -> dict[str, int]:
-    """The queues with their weights; one without gets what its handlers say."""
+def _with_weights(app: Towpath, queues: Mapping[str, int]) -> dict[str, int]:
+    """The queues with their weights; a queue without one gets the weight of its handlers."""
     own: dict[str, int] = {}
     for handler in app.handlers:
         own[handler.queue] = max(own.get(handler.queue, 1), handler.options.weight)
@@ -201,8 +201,8 @@ def _weighted(app: Towpath, queues: Mapping[str, int]) -> dict[str, int]:
 
 
 @contextmanager
-def _served(metrics: Metrics, settings: Settings) -> Generator[None]:
-    """Metrics over HTTP while the body runs, if a port is set."""
+def _serve_metrics(metrics: Metrics, settings: Settings) -> Generator[None]:
+    """Serve the metrics over HTTP while the body runs, if a port is set."""
     port, host = settings.worker.metrics_port, settings.worker.metrics_host
     if not port:
         yield

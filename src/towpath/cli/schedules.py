@@ -95,8 +95,10 @@ async def show(session: Session, *, queue: QueueArgument, name: NameArgument) ->
 
     async with session.engine() as engine:
         info = await engine.schedules.get(queue, name)
-    told = _described(info) | content("payload", info.payload)
-    session.out.answer(told, {fact: value for fact, value in told.items() if value is not False})
+    fields = _described(info) | content("payload", info.payload)
+    session.out.answer(
+        fields, {fact: value for fact, value in fields.items() if value is not False}
+    )
 
 
 _SET = """
@@ -132,16 +134,16 @@ async def set_(
 
     if handler is not None:
         said["headers"] = [*(said["headers"] or ()), f"handler={handler}"]
-    options, when = options_in(said), _asked(cron, every, tz, anchor)
+    options, when = options_in(said), _parse_schedule(cron, every, tz, anchor)
     data = payload_of(payload, raw=raw)
     async with session.engine() as engine:
         done = await engine.schedules.set(
-            queue, name, when, data, missed=_missed(missed), paused=paused, **options
+            queue, name, when, data, missed=_parse_missed(missed), paused=paused, **options
         )
     word = "made" if done.new else "replaced"
-    told = _described(done.schedule) | {"new": done.new}
+    fields = _described(done.schedule) | {"new": done.new}
     coming = "paused" if done.schedule.paused else f"next {_plain(done.schedule.next)}"
-    session.out.answer(told, f"{queue}/{name}  {word}  {coming}")
+    session.out.answer(fields, f"{queue}/{name}  {word}  {coming}")
 
 
 verb(
@@ -181,8 +183,8 @@ async def fire(session: Session, *, queue: QueueArgument, name: NameArgument) ->
     """
     async with session.engine() as engine:
         done = await engine.schedules.fire(queue, name)
-    told = {"queue": queue, "name": name, "id": done.id, "state": done.state}
-    session.out.answer(told, f"{done.job}  {done.state}")
+    fields = {"queue": queue, "name": name, "id": done.id, "state": done.state}
+    session.out.answer(fields, f"{done.job}  {done.state}")
 
 
 @verb(app, "pause", examples="towpath schedules pause reports nightly")
@@ -218,7 +220,7 @@ async def preview(
     from towpath.clock import instant, wall_ms  # noqa: PLC0415 -- slow to import
     from towpath.engine.preview import preview as previewed  # noqa: PLC0415
 
-    seen = previewed(_asked(cron, every, tz, anchor), instant(wall_ms()), count)
+    seen = previewed(_parse_schedule(cron, every, tz, anchor), instant(wall_ms()), count)
     if session.out.as_json:
         for at in seen.firings:
             session.out.object({"firing": at})
@@ -233,8 +235,10 @@ async def preview(
         session.out.note(change.text)
 
 
-def _asked(cron: str | None, every: str | None, tz: str | None, anchor: str | None) -> Schedule:
-    """The schedule that the options say. Raises InvalidOption."""
+def _parse_schedule(
+    cron: str | None, every: str | None, tz: str | None, anchor: str | None
+) -> Schedule:
+    """The schedule in the options. Raises InvalidOption."""
     from towpath.clock import ZERO  # noqa: PLC0415 -- slow to import
     from towpath.clock import instant as at_ms  # noqa: PLC0415
     from towpath.engine.schedule import Cron, Every  # noqa: PLC0415
@@ -250,7 +254,7 @@ def _asked(cron: str | None, every: str | None, tz: str | None, anchor: str | No
     return Every(duration("every", every) or ZERO, instant("anchor", anchor) or at_ms(0))
 
 
-def _missed(text: str) -> Missed:
+def _parse_missed(text: str) -> Missed:
     from towpath.engine.schedule import Missed  # noqa: PLC0415 -- slow to import
 
     try:

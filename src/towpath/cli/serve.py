@@ -1,4 +1,4 @@
-"""`towpath serve` and `towpath up`: the HTTP server, beside your servers or with its own."""
+"""`towpath serve` and `towpath up`: the HTTP server, on your Redis and database or on its own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def serve(
     require_server()
     from towpath.cli.serving import serve_beside  # noqa: PLC0415 -- slow to import
 
-    serve_beside(session, _said(host=host, port=port, database=database), _log(session, log_format))
+    serve_beside(
+        session, _without_unset(host=host, port=port, database=database), _log(session, log_format)
+    )
 
 
 def up(
@@ -64,8 +66,8 @@ def up(
     require_server()
     from towpath.cli.serving import serve_alone  # noqa: PLC0415 -- slow to import
 
-    said = _said(data=data, host=host, port=port, database=database, objects=objects)
-    serve_alone(session, said, _log(session, log_format))
+    flags = _without_unset(data=data, host=host, port=port, database=database, objects=objects)
+    serve_alone(session, flags, _log(session, log_format))
 
 
 def require_server() -> None:
@@ -77,12 +79,12 @@ def require_server() -> None:
             raise NotInstalled(library, extra="server")
 
 
-def _said(**values: Any) -> dict[str, Any]:
+def _without_unset(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _log(session: Session, log_format: str | None) -> dict[str, Any]:
-    return _said(format=log_format or ("json" if session.out.as_json else None))
+    return _without_unset(format=log_format or ("json" if session.out.as_json else None))
 
 
 def register(app: typer.Typer) -> None:

@@ -43,20 +43,20 @@ from towpath.web.limits import ServerLimits
 
 FIRST_KEY = "first"
 API_KEY, LOGIN = "api.key", "login.link"
-"""Files in the data directory of `towpath up`: its first key and the link that logs in, where its
-output is no terminal."""
+"""Files in the data directory of `towpath up`: its first key and the login link, written if its
+output is not a terminal."""
 _LEDGER_LIMIT = seconds(1.5)
-"""A caller over HTTP is told within two seconds that the database is away."""
+"""Short, so that an HTTP client gets an error within two seconds if the database is unreachable."""
 _LOOK_EVERY = 0.1
 _STEADY = 30.0
-"""Seconds after which a store that was started counts as one that runs."""
+"""Seconds after which a private server that was started counts as stable."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _LONGEST_AFTER_SLOW_STARTS = 10.0
 _Store = EmbeddedServer | EmbeddedObjects
 
 
 def serve_beside(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]) -> None:
-    """Serve on the servers that the settings name."""
+    """Serve with the Redis and the database of the settings."""
     settings = _settings(session, flags, log)
     if settings.database is None:
         rule = "pass --database sqlite:///path/to/file.db or set DATABASE_URL, or use `towpath up`"
@@ -66,13 +66,13 @@ def serve_beside(session: Session, flags: Mapping[str, Any], log: Mapping[str, A
 
 
 def serve_alone(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]) -> None:
-    """Serve on a Valkey of its own and, unless the settings name one, on a database of its own."""
+    """Serve with a private Valkey and, unless the settings have a database, a private one."""
     settings = _settings(session, flags, log)
-    # The address first: one that is taken is refused before anything is made or started.
+    # Listen first: if the address is taken, nothing is created or started.
     with listen(settings.host, settings.port) as sock:
         file = file_in(settings.data)
-        data = _made(file.parent)
-        _close_to_others(file)
+        data = _make_directory(file.parent)
+        _make_private(file)
         objects = EmbeddedObjects(data / "objects") if settings.objects else None
         with EmbeddedServer(data=data / "valkey") as server, objects or nullcontext():
             serving = _Serving(
@@ -82,11 +82,11 @@ def serve_alone(session: Session, flags: Mapping[str, Any], log: Mapping[str, An
                 settings.database or f"sqlite:///{file}",
                 own=_own(data, objects),
             )
-            _run(_with_its_stores(serving, [store for store in (server, objects) if store], sock))
+            _run(_serve_with_stores(serving, [store for store in (server, objects) if store], sock))
 
 
 def _own(data: Path, objects: EmbeddedObjects | None) -> Own:
-    """What applications may use of it."""
+    """What applications may use: the data directory, and the object store if there is one."""
     if objects is None:
         return Own(data)
     return Own(data, OwnObjects(objects.url, objects.access_key, objects.secret_key))
@@ -97,7 +97,7 @@ def _run(serving: Coroutine[Any, Any, None]) -> None:
         runner.run(serving)
 
 
-def _made(data: Path) -> Path:
+def _make_directory(data: Path) -> Path:
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -105,8 +105,8 @@ def _made(data: Path) -> Path:
     return data
 
 
-def _close_to_others(database: Path) -> None:
-    """A database of ours that others may read, because an older Towpath made it so."""
+def _make_private(database: Path) -> None:
+    """Make the files of the database private: an older release created them readable for others."""
     for file in (
         database,
         *(database.with_name(database.name + suffix) for suffix in ("-wal", "-shm")),
@@ -115,8 +115,8 @@ def _close_to_others(database: Path) -> None:
             file.chmod(PRIVATE)
 
 
-async def _with_its_stores(serving: _Serving, stores: Sequence[_Store], sock: socket) -> None:
-    """Serve, and start a store again that ends by itself."""
+async def _serve_with_stores(serving: _Serving, stores: Sequence[_Store], sock: socket) -> None:
+    """Serve, and restart Valkey or the object store if one ends by itself."""
     watching = [
         Background(
             "watcher of the store"
@@ -134,7 +134,7 @@ async def _with_its_stores(serving: _Serving, stores: Sequence[_Store], sock: so
 
 
 async def _keep_running(server: _Store) -> None:
-    """Start it again whenever it has ended, for as long as that takes."""
+    """Restart *server* whenever it has ended; repeats a restart until it succeeds."""
     log, pause, took, started_at = Log(), 0.0, 0.0, float("-inf")
     while True:
         await asyncio.sleep(_LOOK_EVERY)
@@ -159,9 +159,9 @@ async def _keep_running(server: _Store) -> None:
 def restart_pause(last: float, *, ran: float, took: float) -> float:
     """Seconds to wait before a private server is started again, after it *ran* for that long.
 
-    One that ran for a while is started at once. One that ends soon after each start waits longer
-    each time, because it may do so until its disk has room again. A start *took* that long: one
-    that reads much data is not repeated as often.
+    A server that ran for a while is restarted at once. For one that ends soon after each start, the
+    pauses grow: it may do so until its disk has room again. After a start that *took* long, because
+    it reads much data, the longest pause is longer.
     """
     if ran >= _STEADY:
         return 0.0
@@ -173,19 +173,19 @@ def _settings(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]
     settings = load({**session.flags(log=log), **flags}, registry=session.registry)
     logs.configure(form=settings.log.format, level=settings.log.level)
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    import_from_here()  # applications, and what they name
-    applications(settings.applications)  # before anything is made: one that can't be is refused
+    import_from_here()  # for applications, and modules that they name
+    applications(settings.applications)  # raises before anything is created
     return settings
 
 
 class _FirstSecrets(NamedTuple):
-    """What whoever started `up` needs to begin."""
+    """The key and the login link of `towpath up`."""
 
     key: str | None
-    """To be shown; None = there is none, or it is in its file."""
+    """The key to show; None = there is no new one, or it is in its file."""
     login: str | None
     files: dict[str, Path]
-    """The files that there are, by name."""
+    """Paths of the files with the key and the link, by name."""
 
 
 class _Serving:
@@ -219,7 +219,7 @@ class _Serving:
         )
 
     async def run(self, sock: socket) -> None:
-        """Serve at *sock* until a signal comes."""
+        """Serve on *sock* until a signal comes."""
         log = Log()
         await self._prepare()
         parts = Parts(
@@ -236,13 +236,13 @@ class _Serving:
         )
         app = build(parts)
         app.state.frame.compile_first()
-        # A script that waits for /readyz finds the files. A terminal is shown the secrets at the
-        # end: a key that is made before would be lost if the server did not start.
+        # Files are written before /readyz answers, so that a waiting script finds them. For a
+        # terminal, secrets are created last: otherwise they would be lost if the start failed.
         made = None if sys.stdout.isatty() else await self._make_secrets(url_of(sock))
         await serve(
             app,
             sock,
-            started=partial(self._started, app.state.webhooks, made),
+            started=partial(self._print_start, app.state.webhooks, made),
             log=log,
             grace=self._limits.grace,
             head_within=self._limits.head_within,
@@ -252,13 +252,15 @@ class _Serving:
         return Engine(self._url, limits=limits, declared=self._settings.declared)
 
     def _app(self) -> Towpath:
-        """What the server's own handlers belong to; one `/metrics` tells of both."""
+        """The app of the server's own handlers. It shares the metrics of the server."""
         app = Towpath(self._url, declared=self._settings.declared, ledger=self._ledger)
         app.metrics = self._metrics
         return app
 
     async def _prepare(self) -> None:
-        """The schema is up to date. A public address without a key is refused."""
+        """Migrate the schema and create the key of the settings. Raises InvalidOption for a public
+        address without a key.
+        """
         settings = self._settings
         async with Ledger(self._database, tables=self._tables) as ledger:
             await ledger.migrate()
@@ -268,10 +270,10 @@ class _Serving:
                 rule = "is public, and there is no key: `towpath keys create NAME --scope admin`"
                 raise InvalidOption("host", settings.host, rule=rule)
 
-    async def _started(
+    async def _print_start(
         self, webhooks: Sequence[str], made: _FirstSecrets | None, address: str
     ) -> None:
-        """Say where it serves, with the first key if there was none."""
+        """Print the address and the facts of the server, with the first key if it is new."""
         Log().emit(events.HTTP_STARTED, address=address, version=version("towpath"))
         (secret, login, files), out = made or await self._make_secrets(address), self._out
         store = self._url if self._data is not None else None
@@ -279,10 +281,17 @@ class _Serving:
         own = {"data": self._data, "store": store, "database": database, "objects": self._objects}
         hooks, facts = [f"{address}{path}" for path in webhooks], self._facts()
         if out.as_json:
-            told: dict[str, object] = {"address": address, **own, "api_key": secret, "login": login}
-            told |= {f"{name}_file": path for name, path in files.items()}
-            told |= {name: fact.value for name, fact in facts.items()} | {"webhooks": hooks or None}
-            out.object({name: value for name, value in told.items() if value is not None})
+            fields: dict[str, object] = {
+                "address": address,
+                **own,
+                "api_key": secret,
+                "login": login,
+            }
+            fields |= {f"{name}_file": path for name, path in files.items()}
+            fields |= {name: fact.value for name, fact in facts.items()} | {
+                "webhooks": hooks or None
+            }
+            out.object({name: value for name, value in fields.items() if value is not None})
             sys.stdout.flush()
             return
         key_file, link_file = files.get("api_key"), files.get("login")
@@ -299,8 +308,8 @@ class _Serving:
         out.note(_TRY.format(address=address, key=shown_there))
 
     async def _make_secrets(self, address: str) -> _FirstSecrets:
-        """The first key if there was none, and a login link: for a terminal as they are, else in
-        files that only their owner can read.
+        """Create the first key if there is none, and a login link: to be shown in a terminal, else
+        written to files that only their owner can read.
         """
         secret, login = await self._first_key(), await self._login(address)
         if self._data is None:
@@ -309,7 +318,7 @@ class _Serving:
         files = {"api_key": key} if key.exists() else {}
         if sys.stdout.isatty():
             return _FirstSecrets(secret, login, files)
-        # What goes to a pipe or a file is often a log that others read.
+        # Output to a pipe or a file is often a log that others can read.
         if secret is not None:
             durable_file(key, f"{secret}\n".encode())
             files["api_key"] = key
@@ -319,9 +328,9 @@ class _Serving:
         return _FirstSecrets(None, None, files)
 
     async def _login(self, address: str) -> str | None:
-        """A link to the dashboard that logs in once, for whoever started `up`.
+        """A one-time login link to the dashboard, for the user of `up`.
 
-        The session is that of the first admin key that counts; None if there is none.
+        It opens a session of the first valid admin key; None if there is none.
         """
         if self._data is None:
             return None
@@ -332,27 +341,27 @@ class _Serving:
         return None
 
     def _facts(self) -> dict[str, StartFact]:
-        """What the applications tell at the start."""
-        told: dict[str, StartFact] = {}
+        """The facts of applications that are printed at the start."""
+        facts: dict[str, StartFact] = {}
         for application in self._applications:
-            told |= (
+            facts |= (
                 application.load(application.facts)(self._options[application.name])
                 if application.facts
                 else {}
             )
-        return told
+        return facts
 
     async def _about_keys(self) -> str:
-        """Where a key is to be had; the secret of one that was made before is known to nobody."""
+        """How to get a key, if no new one can be shown: secrets of earlier keys are not stored."""
         async with Ledger(self._database) as ledger:
             if await _any_key(ledger):
                 return "created earlier; `towpath keys create` makes another"
         return "none yet: `towpath keys create NAME --scope admin` makes one"
 
     async def _first_key(self) -> str | None:
-        """The secret of a key that was made just now, for whoever started `up`.
+        """Create the first key of `up`, and return its secret.
 
-        None if there is one, or if the database is somebody's own: he makes his keys himself.
+        None if a key exists, or with `serve` (the operator creates keys).
         """
         if self._data is None:
             return None
@@ -364,9 +373,9 @@ class _Serving:
 
 
 def kept_secret(path: Path) -> str:
-    """The secret in *path*, made at the first start and readable for its owner alone.
+    """The signing secret in *path*, created at the first start and readable by its owner only.
 
-    Raises FileDamaged for one that is none: signed with that, no call would be believed.
+    Raises FileDamaged if the file has no valid secret: receivers would refuse calls signed with it.
     """
     secret = kept_file(path, new_secret()).strip()
     try:
@@ -377,7 +386,7 @@ def kept_secret(path: Path) -> str:
 
 
 async def _any_key(ledger: Ledger) -> bool:
-    """Whether a key was ever made; one that was revoked counts, so that none appears by itself."""
+    """Whether a key was ever created. Revoked ones count, so that no key is created by itself."""
     return bool(await ledger.keys.list())
 
 

@@ -55,8 +55,8 @@ Wait = Annotated[
 def saying(
     body: Callable[..., Any], name: str, *, examples: str, but: Collection[str] = ()
 ) -> type[TyperCommand]:
-    """The command of *body* with an option for each field of a job, all *but* these. Those are made
-    when somebody asks for them: to know the fields takes longer than all else before a help text.
+    """A command class for *body* that adds an option for each field of a job, except those in
+    *but*. The options are created when they are needed, because importing the fields is slow.
     """
 
     class Command(TyperCommand):

@@ -1,7 +1,7 @@
-"""An agent that is a command: takes tasks over HTTP, runs the command for each, tells the outcome.
+"""The agent of `towpath agent`: takes tasks over HTTP, runs a command for each, reports outcomes.
 
-The command gets the task as JSON on its input, and its plain fields in the environment. It gets no
-key: of our own variables, none reaches it.
+The command gets the task as JSON on its input, and its plain fields in the environment. It gets
+none of Towpath's own variables, and so no key.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ T = TypeVar("T")
 
 _REQUEST = "/api/v1/request-task"
 _RESULT_MOST = 2000
-"""Characters that the server keeps of a result or a reason."""
+"""Maximum number of characters of a result or a reason that the server keeps."""
 _OUTPUT_KEPT = 64 * 1024
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _FAREWELL = 10.0
-"""Seconds for the last words about a task: that it is given back, or what a stopped agent says."""
+"""Seconds for the last report about a task: its release, or the outcome of a stopped agent."""
 _SHORTEST_BEAT, _LONGEST_BEAT = 0.2, 120.0
 _SHORTEST_TRY = 1.0
 _STOP_TIME = 5.0
 """Seconds before the end of the lease at which the command is stopped if no heartbeat is answered.
-A command that ignores SIGTERM takes one of them; the rest is for a busy machine."""
-_OURS = ("TOWPATH_", "REDIS_URL", "DATABASE_URL")
-"""How names of variables begin that may hold what is ours: keys, secrets, addresses."""
-_TOLD = {
+A command that ignores SIGTERM takes one of them; the others are a reserve for a busy machine."""
+_HIDDEN_PREFIXES = ("TOWPATH_", "REDIS_URL", "DATABASE_URL")
+"""Prefixes of variables that may hold keys, secrets or addresses of Towpath."""
+_TASK_VARIABLES = {
     "ID": "task_id", "REPOSITORY": "repository", "ISSUE": "issue_number", "URL": "url",
     "BRANCH": "branch", "ROLE": "role", "TYPE": "task_type", "PR": "pr_number",
 }  # fmt: skip
 
 
 class AgentPlan(NamedTuple):
-    """What an agent does."""
+    """The options of an agent."""
 
     agent: str
     roles: tuple[str, ...]
@@ -73,10 +73,10 @@ class AgentPlan(NamedTuple):
 
 
 class TaskOutcome(NamedTuple):
-    """What became of a task."""
+    """The outcome of a task."""
 
     verb: str
-    """complete, fail or release; lost = somebody else has it, or nobody."""
+    """complete, fail or release; lost = the agent does not hold the task any more."""
     said: str
     pr_number: int | None = None
 
@@ -86,19 +86,19 @@ class TaskOutcome(NamedTuple):
 
 
 class _Lost(Exception):
-    """The task is not this agent's any more, or should not be."""
+    """The agent has lost the task, or must give it up."""
 
     def __init__(self, why: str, *, may_be_held: bool = False) -> None:
         super().__init__(why)
         self.may_be_held = may_be_held
-        """The server may still count it as held: withdrawn, or no heartbeat was answered."""
+        """Whether the agent may still hold it: it was withdrawn, or no heartbeat was answered."""
 
 
 Tell = Callable[[str], None]
 
 
 class TaskRunner:
-    """Takes one task after the other until it is stopped. `tell` gets a line for people."""
+    """Takes one task after the other until it is stopped. Calls *tell* with lines for people."""
 
     def __init__(self, remote: Remote, plan: AgentPlan, *, tell: Tell) -> None:
         self._remote, self._plan, self._tell = remote, plan, tell
@@ -109,7 +109,7 @@ class TaskRunner:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Take no more; stop the command, and give back what it worked on."""
+        """Take no more tasks; stop the command, and release its task."""
         self._stopping.set()
 
     def check(self) -> None:
@@ -117,8 +117,8 @@ class TaskRunner:
         require_script(self._command({}))
 
     async def next(self) -> Mapping[str, Any] | None:
-        """Take a task and run the command for it: what became of it. None: there was none within
-        the time, or the agent was stopped. Raises RemoteRefused for what waiting can't mend.
+        """Take a task and run the command for it. Returns the outcome; None if there was no task in
+        time, or the agent was stopped. Raises RemoteRefused for a permanent error.
         """
         found = await self._unless_stopped(self._request())
         if found is None or found.content is None:
@@ -130,7 +130,7 @@ class TaskRunner:
         self._tell(f"{name}: {outcome.verb} {outcome.said}".rstrip())
         return {"task_id": task["task_id"], "outcome": outcome.verb, "said": outcome.said}
 
-    # ── asking ───────────────────────────────────────────────────────────────────────────
+    # ── requests ─────────────────────────────────────────────────────────────────────────
 
     async def _request(self) -> ServerAnswer:
         plan = self._plan
@@ -140,54 +140,56 @@ class TaskRunner:
             "repositories": list(plan.repositories),
             "wait": plan.wait.total_seconds(),
         }
-        # Under the same key a request whose answer was lost gives the same task again.
+        # With the same key, a repeat after a lost response returns the same task.
         headers = {"idempotency-key": uuid.uuid4().hex}
         try:
-            return await self._patiently(lambda: self._remote.post(_REQUEST, wish, headers))
+            return await self._repeat_until_answered(
+                lambda: self._remote.post(_REQUEST, wish, headers)
+            )
         except asyncio.CancelledError:
             await self._give_back_unseen({**wish, "wait": 0}, headers)
             raise
 
     async def _give_back_unseen(self, wish: Mapping[str, Any], headers: Mapping[str, str]) -> None:
-        """Give back the task of a cancelled request: its answer may have been on its way."""
+        """Release the task of a cancelled request, which the server may have answered already."""
         with suppress(CallFailed, RemoteRefused, TimeoutError):
             async with asyncio.timeout(_FAREWELL):
                 found = await self._remote.post(_REQUEST, wish, headers)
             if found.content is not None:
-                await self._told(found.content, TaskOutcome("release", "the agent was stopped"))
+                await self._report(found.content, TaskOutcome("release", "the agent was stopped"))
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer, however long the server is away. Raises RemoteRefused for good."""
-        pause, told = _FIRST_PAUSE, False
+    async def _repeat_until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Repeat *ask* until the server answers. Raises RemoteRefused for a permanent error."""
+        pause, logged = _FIRST_PAUSE, False
         while True:
             try:
                 return await ask()
             except (CallFailed, RemoteRefused) as error:
                 if error.retry is RetryAdvice.NEVER:
                     raise
-                if not told:
+                if not logged:
                     self._tell(f"waiting for the server: {error}")
-                    told = True
+                    logged = True
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T | None:
-        """What comes of *work*; None once the agent is stopped, and the work is cancelled."""
+        """The result of *work*; None if the agent is stopped before, which cancels the work."""
         working = asyncio.ensure_future(work)
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await _first(working, stopping)
         finally:
             await _end(working, stopping)
-        # It may have come just now, although the agent is stopped: then it is to be given back.
+        # The result may have come just before the cancellation; then the caller must use it.
         return None if working.cancelled() else working.result()
 
     # ── one task ─────────────────────────────────────────────────────────────────────────
 
     async def _work_on(self, task: Mapping[str, Any], lease: float) -> TaskOutcome:
-        """Run the command while the task is held, then tell the server what came of it.
+        """Run the command while the task is held, then report the outcome to the server.
 
-        When this returns or raises, nothing of the command runs any more.
+        When this returns or raises, the command and its processes have ended.
         """
         held = asyncio.Event()
         beating = asyncio.create_task(self._beat(task, lease, held))
@@ -195,7 +197,7 @@ class TaskRunner:
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await _first(beating, working, stopping)
-            # The command has ended before anybody hears of it: two never work on the same task.
+            # End the command before the report, so that two agents never work on the same task.
             await _end(working)
             lost = _loss(beating)
             if lost is not None and not lost.may_be_held:
@@ -204,22 +206,22 @@ class TaskRunner:
                 outcome = working.result()
             else:
                 outcome = TaskOutcome("release", str(lost or "the agent was stopped"))
-            return await self._tell_outcome(task, outcome, beating, stopping)
+            return await self._report_outcome(task, outcome, beating, stopping)
         finally:
             await _end(beating, working, stopping)
 
-    async def _tell_outcome(
+    async def _report_outcome(
         self,
         task: Mapping[str, Any],
         outcome: TaskOutcome,
         beating: asyncio.Task[None],
         stopping: asyncio.Task[Any],
     ) -> TaskOutcome:
-        """Tell the server, while the task is held. A heartbeat may be refused because the server
-        has accepted the outcome already: its answer about the outcome counts. A stopped agent does
-        not wait long for a server that is away.
+        """Report the outcome while the task is held. A heartbeat may be refused because the server
+        has already accepted the outcome: then the answer to the report counts. A stopped agent does
+        not wait long for a server that is unreachable.
         """
-        telling = asyncio.create_task(self._told(task, outcome))
+        telling = asyncio.create_task(self._report(task, outcome))
         try:
             waiting = [telling, beating] if stopping.done() else [telling, beating, stopping]
             await _first(*waiting)
@@ -234,8 +236,8 @@ class TaskRunner:
     async def _beat(self, task: Mapping[str, Any], lease: float, held: asyncio.Event) -> None:
         """Hold the task while this runs. Raises _Lost.
 
-        The first heartbeat comes at once and sets *held*: the task may have been long on its way.
-        Each lease is counted from the moment before its heartbeat was sent.
+        Sends the first heartbeat at once, and then sets *held*: the response with the task may have
+        taken long. Each lease is counted from the moment before its heartbeat was sent.
         """
         until, path, pause = _stop_at(steady(), lease), _path(task, "heartbeat"), 0.0
         while True:
@@ -244,9 +246,9 @@ class TaskRunner:
             if asked >= until:
                 raise _Lost("no heartbeat was answered within the lease", may_be_held=True)
             try:
-                # A connection that answers no more leaves time for a try on another one.
+                # The limit leaves time for another connection if this one does not answer.
                 async with asyncio.timeout(min(until - asked, max(lease / 3, _SHORTEST_TRY))):
-                    answer = await self._remote.post(path, self._word(task))
+                    answer = await self._remote.post(path, self._holder_fields(task))
             except TimeoutError:
                 pause = 0.0
                 continue
@@ -261,53 +263,57 @@ class TaskRunner:
             until, pause = _stop_at(asked, lease), _pause(lease)
             held.set()
 
-    async def _told(self, task: Mapping[str, Any], outcome: TaskOutcome) -> TaskOutcome:
-        """Say what became of the task, until the server has heard it. What is given back is taken
-        back by itself, so it is not worth much of a wait.
+    async def _report(self, task: Mapping[str, Any], outcome: TaskOutcome) -> TaskOutcome:
+        """Report the outcome until the server accepts it. A release is only tried for a while,
+        because the lease ends by itself.
         """
         patience = _FAREWELL if outcome.verb == "release" else None
         words = outcome.said[-_RESULT_MOST:]
-        said: dict[str, Any] = self._word(task)
+        body: dict[str, Any] = self._holder_fields(task)
         if outcome.verb == "complete":
-            said |= {"result": words}
-            said |= {"pr_number": outcome.pr_number} if outcome.pr_number else {}
+            body |= {"result": words}
+            body |= {"pr_number": outcome.pr_number} if outcome.pr_number else {}
         else:
-            said |= {"reason": words or "no reason given"}
+            body |= {"reason": words or "no reason given"}
         try:
             async with asyncio.timeout(patience):
-                await self._patiently(lambda: self._remote.post(_path(task, outcome.verb), said))
+                await self._repeat_until_answered(
+                    lambda: self._remote.post(_path(task, outcome.verb), body)
+                )
         except (CallFailed, RemoteRefused) as error:
             return TaskOutcome("lost", str(error))
         except TimeoutError:
             return TaskOutcome("lost", f"the server is away; {outcome.said}")
         return outcome
 
-    def _word(self, task: Mapping[str, Any]) -> dict[str, Any]:
+    def _holder_fields(self, task: Mapping[str, Any]) -> dict[str, Any]:
         return {"token": task["token"], "agent_id": self._plan.agent}
 
     # ── the command ──────────────────────────────────────────────────────────────────────
 
     async def _run_command(self, task: Mapping[str, Any], held: asyncio.Event) -> TaskOutcome:
-        """Run the command as soon as the task is *held*. Cancelled, it ends the command first."""
+        """Run the command once the task is *held*. A cancellation ends the command first."""
         await held.wait()
         try:
             ended = await run(self._command(task), msgspec.json.encode(task))
         except CommandTimedOut as error:
             return TaskOutcome("fail", f"{error}. {error.complaint}".strip())
-        except (CommandError, OSError) as error:  # OSError: no room for its input, say
+        except (CommandError, OSError) as error:  # OSError: for example a full disk
             return TaskOutcome("release", str(error))
         return self._outcome(ended)
 
     def _outcome(self, ended: Ended) -> TaskOutcome:
         if ended.code == 0:
-            return _completed(ended.output)
+            return _read_outcome(ended.output)
         how = f"ended by {_signal(-ended.code)}" if ended.code < 0 else f"exit code {ended.code}"
         verb = "release" if ended.code == self._plan.release_code else "fail"
         return TaskOutcome(verb, f"{how}: {ended.complaint}" if ended.complaint else how)
 
     def _command(self, task: Mapping[str, Any]) -> Command:
-        told = {f"TOWPATH_TASK_{name}": task.get(field) for name, field in _TOLD.items()}
-        own = {name: str(value) for name, value in told.items() if value}
+        fields = {
+            f"TOWPATH_TASK_{name}": task.get(field) for name, field in _TASK_VARIABLES.items()
+        }
+        own = {name: str(value) for name, value in fields.items() if value}
         return Command(
             argv=self._plan.command,
             environment={**scrubbed(os.environ), **own},
@@ -319,12 +325,16 @@ class TaskRunner:
 
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of *environment* a command may see: nothing that is ours."""
-    return {name: value for name, value in environment.items() if not name.startswith(_OURS)}
+    """*environment* without the variables of Towpath, for a command."""
+    return {
+        name: value for name, value in environment.items() if not name.startswith(_HIDDEN_PREFIXES)
+    }
 
 
-def _completed(output: bytes) -> TaskOutcome:
-    """What the command printed last. A last line of JSON may name the pull request."""
+def _read_outcome(output: bytes) -> TaskOutcome:
+    """The outcome of a successful command: the end of its output. A last line of JSON may have
+    the result and the pull request.
+    """
     text = output.decode(errors="replace").strip()
     with suppress(msgspec.MsgspecError):
         found: Any = msgspec.json.decode(text.rpartition("\n")[2].encode())
@@ -340,7 +350,7 @@ def _completed(output: bytes) -> TaskOutcome:
 
 
 async def _first(*tasks: asyncio.Future[Any]) -> None:
-    """Wait until one of *tasks* has ended. It cancels none: the caller does."""
+    """Wait until one of *tasks* has ended. Cancels none of them."""
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 
@@ -352,7 +362,7 @@ async def _end(*tasks: asyncio.Future[Any]) -> None:
 
 
 def _loss(beating: asyncio.Task[None]) -> _Lost | None:
-    """Why the heartbeat has ended; None while it beats. Raises what is a defect."""
+    """Why the heartbeat has ended; None while it runs. Raises its error if it is a defect."""
     if not beating.done():
         return None
     error = beating.exception()
@@ -365,10 +375,10 @@ def _path(task: Mapping[str, Any], verb: str) -> str:
     return f"/api/v1/tasks/{quote(task['task_id'], safe='')}/{verb}"
 
 
-def _lease_of(told: ServerAnswer) -> float:
-    """About how many seconds a new task is held. A heartbeat answers exactly how long."""
-    expires = datetime.fromisoformat(told.content["expires_at"])
-    return max(1.0, (expires - parsedate_to_datetime(told.date)).total_seconds() - 1)
+def _lease_of(answer: ServerAnswer) -> float:
+    """About how many seconds a new task is held. The first heartbeat returns the exact time."""
+    expires = datetime.fromisoformat(answer.content["expires_at"])
+    return max(1.0, (expires - parsedate_to_datetime(answer.date)).total_seconds() - 1)
 
 
 def _stop_at(asked: float, lease: float) -> float:
@@ -389,7 +399,7 @@ def _signal(number: int) -> str:
 async def run_all(
     runner: TaskRunner, *, once: bool, say: Callable[[Mapping[str, Any]], None]
 ) -> bool:
-    """Take tasks until the runner is stopped, or one with *once*: whether there was any."""
+    """Take tasks until the runner is stopped, or one with *once*. Returns whether there was one."""
     some = False
     while not runner.stopped:
         ended = await runner.next()

@@ -67,16 +67,16 @@ async def _stream(session: Session, engine: Engine, span: Duration, *, once: boo
     while True:
         before, now = await _two_looks(engine, span, now)
         for name, counts in now.items():
-            told = described(name, counts, None)
-            del told["done_per_minute"]
-            session.out.object(told | _rates(before.get(name), counts, span))
+            fields = described(name, counts, None)
+            del fields["done_per_minute"]
+            session.out.object(fields | _rates(before.get(name), counts, span))
         sys.stdout.flush()
         if once:
             return
 
 
 async def _live(session: Session, engine: Engine, span: Duration) -> None:
-    """Redraw until Ctrl-C: the usual way out, so no failure."""
+    """Redraw until Ctrl-C, which exits with code 0."""
     from rich.live import Live  # noqa: PLC0415 -- slow to import
 
     from towpath.console.output import table  # noqa: PLC0415
@@ -93,7 +93,7 @@ async def _live(session: Session, engine: Engine, span: Duration) -> None:
 
 
 def _rates(before: Counts | None, now: Counts, span: Duration) -> dict[str, Any]:
-    """Per second, between two looks."""
+    """The rates per second between two measurements."""
     if before is None:
         return {}
     passed = span.total_seconds()

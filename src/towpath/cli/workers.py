@@ -1,4 +1,4 @@
-"""`towpath workers`: who is alive, on which host, and what they run."""
+"""`towpath workers`: the live workers, with their hosts and jobs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 COLUMNS = ("WORKER", "HOST", ">PID", "SINCE", ">SLOTS", ">RUNNING", "QUEUES", "RUNS")
 BLOCKED = "BLOCKED"
-"""A further column, if the event loop of a worker is blocked."""
+"""Another column, shown if the event loop of a worker is blocked."""
 _NAMED = 3
-"""Queues and jobs that a line names; the rest is counted."""
+"""Maximum number of queues and jobs that a row names; the rest is counted."""
 
 
 async def workers(session: Session) -> None:
@@ -97,8 +97,8 @@ def _mark(blocked: BlockedLoop | None) -> str:
 
 def _row(worker: LivingWorker) -> tuple[Any, ...]:
     doing = worker.doing
-    queues = _some(list(doing.queues), doing.serving)
-    runs = _some([str(one.job) for one in doing.jobs], doing.running)
+    queues = _shorten(list(doing.queues), doing.serving)
+    runs = _shorten([str(one.job) for one in doing.jobs], doing.running)
     return (
         worker.name,
         doing.host,
@@ -111,6 +111,6 @@ def _row(worker: LivingWorker) -> tuple[Any, ...]:
     )
 
 
-def _some(names: list[str], count: int) -> str:
+def _shorten(names: list[str], count: int) -> str:
     more = count - len(names[:_NAMED])
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,1 +1,1 @@
-"""What commands are made of: arguments, output, exit codes, the session of a verb."""
+"""The parts that commands use: arguments, output, exit codes, the session of a verb."""

@@ -1,4 +1,4 @@
-"""Arguments that several verbs take, and what their texts mean."""
+"""Arguments that several verbs take, and functions that parse their texts."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ After = Annotated[
 
 
 def duration(option: str, text: str | None) -> Duration | None:
-    """The duration behind *text*, None for none. Raises InvalidOption."""
+    """The duration in *text*; None without a text. Raises InvalidOption."""
     from towpath.clock import parse_duration  # noqa: PLC0415 -- a help text needs none
 
     return None if text is None else parse_duration(option, text)
 
 
 def instant(option: str, text: str | None) -> datetime | None:
-    """The instant behind an ISO 8601 text; without a time zone it is UTC."""
+    """The time in *text*, in ISO 8601; without a time zone it is UTC. Raises InvalidOption."""
     if text is None:
         return None
     try:
@@ -60,7 +60,7 @@ def instant(option: str, text: str | None) -> datetime | None:
 
 
 def priority(text: str) -> int:
-    """high, normal, low, or 0 to 100: higher runs first."""
+    """The priority in *text*: high, normal, low, or 0 to 100. Raises InvalidOption."""
     named = {"low": 0, "normal": 50, "high": 100}
     if text.lower() in named:
         return named[text.lower()]
@@ -70,14 +70,14 @@ def priority(text: str) -> int:
 
 
 def whole_number(option: str, text: str) -> int:
-    """The number that *text* is. Raises InvalidOption."""
+    """The whole number in *text*. Raises InvalidOption."""
     if not (text.isascii() and text.isdecimal() and len(text) < 16):
         raise InvalidOption(option, text, rule="must be a whole number")
     return int(text)
 
 
 def pairs(option: str, texts: list[str]) -> dict[str, str]:
-    """The names and values of `name=value` texts."""
+    """The names and values of `name=value` texts. Raises InvalidOption."""
     split = {text: text.partition("=") for text in texts}
     for text, (name, equals, _) in split.items():
         if not (name and equals):
@@ -86,11 +86,11 @@ def pairs(option: str, texts: list[str]) -> dict[str, str]:
 
 
 async def find_job(engine: Engine, jobs: AllJobs, text: str, queue: str | None) -> JobRef:
-    """The job that *text* names: QUEUE/ID, or an id with *queue*, or one looked for everywhere.
+    """The job that *text* names: QUEUE/ID, an id in *queue*, or an id in any queue.
 
-    An id may contain a slash itself, so QUEUE/ID counts only where that queue exists. Raises
-    JobNotFound, and QueueNotFound for a queue that was named and is not there. One look per
-    queue where none was named.
+    An id may contain a slash itself, so QUEUE/ID counts only if that queue exists. Raises
+    JobNotFound, QueueNotFound for a *queue* that does not exist, and InvalidOption for an id in
+    several queues. Without a queue, reads the job once per queue.
     """
     from towpath.engine.model import job_ref  # noqa: PLC0415 -- slow to import
     from towpath.errors import JobNotFound, QueueNotFound  # noqa: PLC0415
@@ -114,11 +114,15 @@ async def find_job(engine: Engine, jobs: AllJobs, text: str, queue: str | None) 
 
 
 async def existing_queue(engine: Engine, queue: str) -> str:
-    """*queue* if the server knows it: most verbs must not bring a mistyped one into being."""
+    """Returns *queue* if it exists: most verbs must not create a mistyped one. Raises
+    QueueNotFound.
+    """
     return await engine.queues.require(queue)
 
 
 async def chosen_queues(engine: Engine, queues: list[str]) -> list[str]:
-    """The queues that were named, if all of them exist; none named = every one, in order."""
+    """The named queues, which must exist; without names, all queues, sorted. Raises
+    QueueNotFound.
+    """
     named = [await existing_queue(engine, queue) for queue in queues]
     return named or sorted(await engine.queues.list())

@@ -1,15 +1,15 @@
-"""What only the command line refuses, and exit codes: one per kind of failure.
+"""Errors that only commands raise, and exit codes: one per kind of failure.
 
 TowpathError
-├── AppNotFound         `module:app` leads nowhere
+├── AppNotFound         `module:app` does not name an app
 ├── AppFailed           the module of the app raised an error while it was loaded
 ├── SinkNotFound        no sink of that name is set, and no event waits for one
 ├── EventNotFound       the sink has refused no event of that id
-├── NotConfirmed        something would be lost, and nobody said `--yes`
-├── JobFailed           the job that was waited for ended dead or cancelled
-├── NotInstalled        a library is missing that comes with an extra
-├── DemoFailed          the demo could not be run to its end
-└── RemoteRefused       the server that a command speaks HTTP to refused
+├── NotConfirmed        the command deletes something, and `--yes` was not given
+├── JobFailed           the awaited job ended dead or cancelled
+├── NotInstalled        a library of an extra is not installed
+├── DemoFailed          the demo could not finish
+└── RemoteRefused       the HTTP server refused the request
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from towpath.ledger.errors import ApiKeyError, KeyNotFound, RecordError, RecordN
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The question after a name that is near to one that exists; empty where none is."""
+    """A hint at the known name that is most similar to *name*; empty if none is."""
     near = closest_name(name, known)
     return f"did you mean {near}?" if near else ""
 
@@ -119,7 +119,7 @@ class RemoteRefused(TowpathError):
     def __init__(self, status: int, problem: Mapping[str, Any], retry: RetryAdvice) -> None:
         super().__init__(str(problem.get("detail") or f"the server answered {status}"))
         self.status, self.fields = status, problem
-        """All that the server says about it: `holder`, `expires_at`, …"""
+        """All fields of the problem: `holder`, `expires_at`, …"""
         name = str(problem.get("type", "")).rpartition("/")[2]
         self.code = name.replace("-", "_") or self.code  # pyright: ignore[reportAttributeAccessIssue] -- the server's own
         self.remedy = str(problem.get("remedy") or self.remedy)  # pyright: ignore[reportAttributeAccessIssue] -- the same
@@ -159,11 +159,11 @@ _BY_KIND: tuple[tuple[type[TowpathError], int], ...] = (
 )
 
 OF_APPLICATIONS: dict[type[TowpathError], int] = {}
-"""What applications say about errors of their own."""
+"""Exit codes of errors of applications."""
 
 
 def exit_code(error: TowpathError) -> int:
-    """The code for *error*: what may work later comes first, then its kind."""
+    """The exit code for *error*: LATER if a repeat may help, else the code of its class."""
     if error.retry is not RetryAdvice.NEVER:
         return LATER
     own = (OF_APPLICATIONS[kind] for kind in type(error).__mro__ if kind in OF_APPLICATIONS)

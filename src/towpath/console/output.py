@@ -1,6 +1,6 @@
-"""What a command says: data on stdout, as a table or as JSON; everything else on stderr.
+"""Output of commands: data on stdout, as a table or as JSON; everything else on stderr.
 
-Nothing that came from outside is interpreted: no markup, no control characters.
+Text from outside is never interpreted: neither as markup nor as control characters.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _WIDE = 100_000
-"""A pipe has no width: nothing is cut or wrapped there."""
+"""The width for a pipe: lines are neither cut nor wrapped."""
 NOTHING = "–"  # noqa: RUF001 -- a dash, as in tables
 
 
 class Output:
-    """Where a command's words go. With *as_json*, one object per line."""
+    """Writes a command's output. With *as_json*, one JSON object per line."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
         for stream in (sys.stdout, sys.stderr):
-            # Better an escape than a crash on a terminal that lacks a character.
+            # Write an escape sequence instead of failing if the terminal lacks a character.
             stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] -- TextIO lacks it; the real streams have it
 
     # ── data ─────────────────────────────────────────────────────────────────────────────
 
     def object(self, value: Mapping[str, Any]) -> None:
-        """One line of JSON."""
+        """Write *value* as one line of JSON."""
         ascii_only = sys.stdout.encoding.lower() not in {"utf-8", "utf8"}
         text = json.dumps(value, ensure_ascii=ascii_only, default=plain)
-        # JSON lets control characters beyond ASCII stand, and terminals heed them.
+        # JSON allows control characters beyond ASCII, which a terminal would obey.
         sys.stdout.write(text if text.isprintable() else _escaped(text))
         sys.stdout.write("\n")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """A table for people. A column whose name begins with `>` is aligned to the right."""
+        """Write a table. A column whose name begins with `>` is aligned to the right."""
         screen = self.screen()
         with screen.capture() as drawn:
             screen.print(table(columns, rows))
-        # rich fills every line with blanks, which a pipe would have to carry.
+        # rich pads every line with blanks, up to the width of a pipe.
         sys.stdout.writelines(f"{line.rstrip()}\n" for line in drawn.get().splitlines())
 
     def facts(self, pairs: Mapping[str, object]) -> None:
-        """Names and values, one pair per line; what has no value is left out."""
+        """Write names and values, one pair per line; leaves out pairs without a value."""
         rows = [(name, cell(value)) for name, value in pairs.items() if value is not None]
         width = max((len(name) for name, _ in rows), default=0)
         for name, value in rows:
             self.line(f"{name:<{width}}  {value}")
 
     def answer(self, value: Mapping[str, Any], words: str | Mapping[str, object]) -> None:
-        """One thing: *value* for programs, *words* for people, a line or facts."""
+        """Write one thing: *value* as JSON, or else *words*, a line or facts."""
         if self.as_json:
             self.object(value)
         elif isinstance(words, str):
@@ -75,7 +75,7 @@ class Output:
         *,
         none: str,
     ) -> None:
-        """Many things: *described* for programs; for people in a table, or *none* of them."""
+        """Write many things: each *described* as JSON, or else a table, or the note *none*."""
         if self.as_json:
             for each in items:
                 self.object(described(each))
@@ -85,37 +85,39 @@ class Output:
             self.note(none)
 
     def line(self, text: str) -> None:
-        """A line of data."""
+        """Write a line of data."""
         sys.stdout.write(printable(text) + "\n")
 
     def screen(self) -> Console:
-        """Stdout as rich sees it; colours only in a terminal."""
+        """The console of rich for stdout; with colours only in a terminal."""
         return _console(sys.stdout)
 
-    # ── the rest ─────────────────────────────────────────────────────────────────────────
+    # ── messages on stderr ───────────────────────────────────────────────────────────────
 
     def note(self, text: str) -> None:
-        """A remark for a person, on stderr."""
+        """Write a remark to stderr."""
         sys.stderr.write(printable(text) + "\n")
 
     def more(self, cursor: str, command: str) -> None:
-        """That there is another page, and how to get it."""
+        """Say that there is another page, and which command shows it."""
         if self.as_json:
             sys.stderr.write(json.dumps({"after": cursor}) + "\n")
         else:
             self.note(f"more: {command} --after {cursor}")
 
     def refused(self, code: str, message: str, remedy: str, retry: str) -> None:
-        """Why it did not work, and what to do."""
+        """Write an error and its remedy."""
         if self.as_json:
-            told = {"refused": code, "message": message, "do": remedy, "retry": retry}
-            sys.stderr.write(json.dumps(told) + "\n")
+            fields = {"refused": code, "message": message, "do": remedy, "retry": retry}
+            sys.stderr.write(json.dumps(fields) + "\n")
         else:
             self.note(f"refused  {code}: {message}\ndo       {remedy}")
 
     @contextmanager
     def progress(self, doing: str, total: int | None) -> Generator[Callable[[int], None]]:
-        """A bar on stderr while the body works, if somebody can see it; give it what was done."""
+        """Show a bar on stderr while the body runs, if it is a terminal. Yields a function that
+        takes the number of things done since the last call.
+        """
         if not sys.stderr.isatty():
             yield lambda _: None
             return
@@ -128,7 +130,7 @@ class Output:
 
     @contextmanager
     def transfer(self, doing: str, total: int) -> Generator[Callable[[int], None]]:
-        """The same for bytes: with the rate, and how long it will take."""
+        """The same for bytes, with the rate and the remaining time."""
         if not sys.stderr.isatty():
             yield lambda _: None
             return
@@ -178,7 +180,7 @@ def _console(stream: TextIO) -> Console:
 
 
 def cell(value: object) -> str:
-    """A value as people read it."""
+    """*value* as the text of a cell."""
     match value:
         case None | "":
             return NOTHING
@@ -193,7 +195,7 @@ def cell(value: object) -> str:
 
 
 def plain(value: object) -> object:
-    """What JSON has no word for: times in ISO 8601, durations in seconds."""
+    """*value*, which JSON has no type for: times in ISO 8601, durations in seconds."""
     match value:
         case datetime():
             return value.isoformat().replace("+00:00", "Z")
@@ -208,7 +210,7 @@ def _escaped(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """*text* without what could steer a terminal; line breaks stay."""
+    """*text* with control characters escaped, except line breaks."""
     if text.isprintable():
         return text
     return "".join(

@@ -19,10 +19,10 @@ from towpath.errors import InvalidOption, RetryAdvice
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _LARGEST = 8 << 20
 LONGEST_CALL = seconds(90)
-"""Longer than any request may wait for something."""
+"""Longer than the longest time that a request may wait at the server."""
 
 
-def _refused(answer: CallAnswer) -> RemoteRefused:
+def _refusal_of(answer: CallAnswer) -> RemoteRefused:
     later = advice(answer).next is Next.LATER
     return RemoteRefused(
         answer.status, _problem(answer.body), RetryAdvice.LATER if later else RetryAdvice.NEVER
@@ -38,19 +38,20 @@ def _problem(body: bytes) -> dict[str, Any]:
 
 
 class ServerAnswer(NamedTuple):
-    """What the server answered to what it did."""
+    """A successful response of the server."""
 
     status: int
     content: Any
-    """None where there is nothing to tell (204)."""
+    """The decoded body; None if it is empty (204)."""
     date: str
-    """When, by the server's clock, as HTTP writes it."""
+    """The header `Date`: the time by the server's clock."""
 
 
 class Remote:
-    """The server at *url*, with *key*. The address is the user's own: it may be a private one.
+    """The server at *url*, called with *key*. The user chose the address, so it may be a private
+    one.
 
-    A call takes at most *within*; nothing is repeated here.
+    A call takes at most *within*, and is not repeated.
     """
 
     def __init__(self, url: str, key: str, *, within: Duration = LONGEST_CALL) -> None:
@@ -82,7 +83,7 @@ class Remote:
     async def answer(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = _NOTHING
     ) -> CallAnswer:
-        """The answer, whatever its status. Raises CallFailed where none came."""
+        """The response, whatever its status. Raises CallFailed if there is none."""
         kind = {"content-type": "application/json"} if body else _NOTHING
         sent = {**self._headers, **kind, **headers}
         return await self._caller.call(method, self.url + path, headers=sent, body=body or None)
@@ -90,9 +91,9 @@ class Remote:
     async def post(
         self, path: str, content: Any, headers: Mapping[str, str] = _NOTHING
     ) -> ServerAnswer:
-        """What comes of *content* at *path*. Raises RemoteRefused, CallFailed."""
+        """Post *content* to *path*. Raises RemoteRefused, CallFailed."""
         answer = await self.answer("POST", path, msgspec.json.encode(content), headers)
         if answer.status >= 300:
-            raise _refused(answer)
+            raise _refusal_of(answer)
         content = msgspec.json.decode(answer.body) if answer.body else None
         return ServerAnswer(answer.status, content, answer.headers.get("date", ""))

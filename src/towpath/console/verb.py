@@ -1,4 +1,4 @@
-"""What every verb has in common: where the server is, how to answer, and what a failure means."""
+"""The frame of every verb: common options, settings, connections, output, and errors."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _COMMON = {
         bool | None, typer.Option("--debug", help="Show the traceback of an error.")
     ],
 }
-"""The options of every verb. They may also stand before it: `towpath --json queues`."""
+"""The options of every verb. They may also come before the verb: `towpath --json queues`."""
 
 
 class Session:
-    """What a verb works with: the settings, the engine, and its output."""
+    """The context of a verb: its settings, its engine, and its output."""
 
     def __init__(self, common: Mapping[str, Any]) -> None:
         self._common = common
@@ -66,16 +66,16 @@ class Session:
         return Output(as_json=bool(self._common.get("json")))
 
     def flags(self, **more: Mapping[str, Any]) -> dict[str, Any]:
-        """What was said on the command line, as settings. What was not said is left out."""
+        """The flags of the command line, as settings. Leaves out flags that were not given."""
         own = ("url", "timeout", "config")
-        said: dict[str, Any] = {name: self._common.get(name) for name in own}
+        flags: dict[str, Any] = {name: self._common.get(name) for name in own}
         for group, values in more.items():
-            said[group] = {name: value for name, value in values.items() if value is not None}
-        return {name: value for name, value in said.items() if value not in (None, {})}
+            flags[group] = {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in flags.items() if value not in (None, {})}
 
     @property
     def debug(self) -> bool:
-        """Whether errors are to be seen as they are."""
+        """Whether errors are raised, with their tracebacks."""
         return bool(self._common.get("debug"))
 
     @cached_property
@@ -84,8 +84,8 @@ class Session:
         return self.load(self.flags())
 
     def load(self, flags: Mapping[str, Any]) -> Settings:
-        """The settings with these flags. Applications that can't be had are told once, and refused
-        only where somebody needs them.
+        """The settings with these flags. Warns once about applications that can't be loaded; they
+        are only refused where a verb needs them.
         """
         from towpath.settings import load  # noqa: PLC0415 -- slow to import
 
@@ -99,7 +99,7 @@ class Session:
 
     @asynccontextmanager
     async def engine(self) -> AsyncGenerator[Engine]:
-        """An engine whose server answers. Raises ServerUnreachable: nobody waits at a prompt."""
+        """An engine that is connected. Raises ServerUnreachable after the setting `timeout`."""
         from towpath.engine.engine import Engine  # noqa: PLC0415 -- slow to import
         from towpath.telemetry.logs import Silent  # noqa: PLC0415 -- the same
 
@@ -112,8 +112,8 @@ class Session:
 
     @asynccontextmanager
     async def jobs(self) -> AsyncGenerator[tuple[Engine, AllJobs]]:
-        """An engine, and what reads and changes its jobs. The database of the settings is opened
-        when a job may have a record there; without one there are no records.
+        """An engine, and the facade for its jobs. Opens the database of the settings when a job may
+        have a record there.
         """
         from towpath.app.jobs import AllJobs  # noqa: PLC0415 -- slow to import
         from towpath.ledger.errors import LedgerNotInstalled  # noqa: PLC0415 -- the same
@@ -128,7 +128,7 @@ class Session:
                     except (InvalidOption, LedgerNotInstalled):
                         opened.append(None)
                     else:
-                        await _enter(life, ledger, engine)
+                        await _open_with_relay(life, ledger, engine)
                         opened.append(ledger)
                 return opened[0]
 
@@ -141,12 +141,12 @@ class Session:
         return self._common["objects"](self.settings.data.expanduser().absolute())
 
     def refused(self, error: TowpathError) -> None:
-        """Tell why it did not work, and what to do."""
-        remedy = _own_store(self, error) or error.remedy
+        """Write *error* and its remedy."""
+        remedy = _private_redis_remedy(self, error) or error.remedy
         self.out.refused(error.code, str(error), remedy, error.retry)
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Go on only if *yes* was said, or is said now in a terminal. Raises NotConfirmed."""
+        """Ask for confirmation in a terminal, unless *yes*. Raises NotConfirmed."""
         here = sys.stdin.isatty() and sys.stderr.isatty()
         if not (yes or (here and typer.confirm(f"{question} Go on?", err=True))):
             raise NotConfirmed(question)
@@ -155,8 +155,8 @@ class Session:
 def verb(
     app: typer.Typer, name: str, *, examples: str, cls: type[TyperCommand] | None = None
 ) -> Callable[[B], B]:
-    """Make a function a command of *app*. Its first parameter is the session, the others are
-    typer's; it may be async. Errors become exit codes; none becomes a traceback.
+    """Make a function a command of *app*. Its first parameter is the Session, the others are
+    typer's; it may be async. Errors are written, and become exit codes.
     """
 
     def register(body: B) -> B:
@@ -167,32 +167,32 @@ def verb(
 
 
 def noun(app: typer.Typer, *, examples: str) -> Callable[[B], B]:
-    """The same for a group: what it does when no verb follows."""
+    """The same for a group of commands: the function runs if no verb follows."""
 
     def register(body: B) -> B:
-        told = help_of(body, examples)
-        app.callback(invoke_without_command=True, help=told)(_command(body))
+        text = help_of(body, examples)
+        app.callback(invoke_without_command=True, help=text)(_command(body))
         return body
 
     return register
 
 
 def help_of(body: Body, examples: str) -> str:
-    """The docstring, then the examples as they are."""
+    """The help text: the docstring, then the examples."""
     lines = [f"  $ {line.strip()}" for line in examples.strip().splitlines()]
     return "\n".join([inspect.getdoc(body) or "", "", "\b", "Examples:", *lines])
 
 
 def _command(body: Body) -> Callable[..., None]:
-    """A function with the body's parameters and the common ones, as typer wants it."""
+    """A function for typer, with the body's parameters and the common ones."""
     own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
     own = [
         parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD
-    ]  # what its command adds by itself
+    ]  # its command class adds them
 
     def command(ctx: typer.Context, **values: Any) -> None:
         given = {name: values.pop(name) for name in _COMMON}
-        # What was said before the verb counts, unless it is said again after it.
+        # An option after the verb overrides the same option before it.
         common: dict[str, Any] = dict(ctx.obj or {})
         ctx.obj = common | {name: value for name, value in given.items() if value is not None}
         if ctx.invoked_subcommand is None:
@@ -205,14 +205,14 @@ def _command(body: Body) -> Callable[..., None]:
         for name, kind in _COMMON.items()
     ]
     parameters = [context, *(parameter.replace(kind=keyword) for parameter in own), *common]
-    command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess] -- how a function tells its own
+    command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess] -- the documented way to set a signature
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__name__ = body.__name__
     return command
 
 
 def run(session: Session, body: Body, values: Mapping[str, Any]) -> None:
-    """Run the body; leave with its exit code if it fails."""
+    """Run *body*. Raises typer.Exit with the exit code if it fails."""
     try:
         answer = body(session, **values)
         if inspect.iscoroutine(answer):
@@ -221,7 +221,7 @@ def run(session: Session, body: Body, values: Mapping[str, Any]) -> None:
     except KeyboardInterrupt:
         raise typer.Exit(exits.INTERRUPTED) from None
     except BrokenPipeError:
-        # So that the interpreter does not stumble over it when it ends.
+        # Otherwise the interpreter would fail to flush stdout at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(exits.NOBODY_READS) from None
     except TowpathError as error:
@@ -231,8 +231,8 @@ def run(session: Session, body: Body, values: Mapping[str, Any]) -> None:
         raise typer.Exit(exits.exit_code(error)) from error
 
 
-def _own_store(session: Session, error: TowpathError) -> str | None:
-    """The way out for whoever asks at the usual address, beside the data of `towpath up`."""
+def _private_redis_remedy(session: Session, error: TowpathError) -> str | None:
+    """The remedy if `towpath up` runs a Redis here, but the default URL was used."""
     if not isinstance(error, ServerUnreachable):
         return None
     from towpath.settings import Core  # noqa: PLC0415 -- slow to import
@@ -248,10 +248,10 @@ N = TypeVar("N")
 
 
 async def each(session: Session, names: Iterable[N], do: Callable[[N], Awaitable[None]]) -> None:
-    """Do it to one after the other. One that is refused is told, and the others have their turn.
+    """Call *do* for one name after the other. Writes the error of a name, and continues.
 
-    The exit code is that of the first refusal. What is not about one of them, such as a server
-    that does not answer, ends it.
+    The exit code is that of the first error. An error that is not about one name, such as an
+    unreachable Redis, ends the loop.
     """
     code = exits.OK
     for name in names:
@@ -267,8 +267,8 @@ async def each(session: Session, names: Iterable[N], do: Callable[[N], Awaitable
         raise typer.Exit(code)
 
 
-async def _enter(life: AsyncExitStack, ledger: Ledger, engine: Engine) -> None:
-    """Open *ledger*, and bring its changes to Redis while it is open."""
+async def _open_with_relay(life: AsyncExitStack, ledger: Ledger, engine: Engine) -> None:
+    """Open *ledger*, with a relay that brings its changes to Redis."""
     from towpath.ledger.records.relay import Relay  # noqa: PLC0415 -- slow to import
     from towpath.telemetry.logs import Silent  # noqa: PLC0415 -- the same
 
@@ -285,13 +285,13 @@ DatabaseOption = Annotated[
 def open_ledger(
     session: Session, database: str | None, tables: Callable[[], Iterable[Tables]] = tuple
 ) -> Ledger:
-    """A ledger to enter: the one named, that of the settings, or that of `towpath up`.
+    """A ledger, not yet entered: that of *database*, of the settings, or of `towpath up`.
 
-    *tables* loads those of applications that have to fit, too. Raises InvalidOption if there is no
-    ledger, LedgerNotInstalled if it can't be had.
+    *tables* loads the tables of applications, whose versions are checked, too. Raises
+    InvalidOption if there is no ledger, LedgerNotInstalled if its libraries are missing.
     """
-    said = {} if database is None else {"database": database}
-    settings = session.load(session.flags() | said)
+    flags = {} if database is None else {"database": database}
+    settings = session.load(session.flags() | flags)
     kept = file_in(settings.data)
     if settings.database is not None:
         url = settings.database
@@ -309,11 +309,11 @@ def open_ledger(
         from towpath.ledger.errors import LedgerNotInstalled  # noqa: PLC0415 -- rarely needed
 
         raise LedgerNotInstalled(error.name or "a library") from error
-    # What ends here is told as well: whoever runs a courier sends it.
+    # Changes made here also write events to the outbox, which a server with a courier sends.
     sinks = settings.value("outbox.sinks")
     return Ledger(url, limit=settings.timeout, sinks=sinks, tables=tables())
 
 
 def file_in(data: Path) -> Path:
-    """Where `towpath up` keeps its database."""
+    """The database file of `towpath up`."""
     return data.expanduser().absolute() / "towpath.db"

@@ -1,1 +1,1 @@
-"""The dashboard: the frame, its doors, and the pages of the engine. Applications bring their own"""
+"""The dashboard: its public paths and the pages of the engine. Applications bring their own."""

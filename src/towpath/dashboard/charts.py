@@ -1,7 +1,7 @@
-"""Charts over time, drawn by the server: lines and areas of SVG that a page has in it.
+"""Charts over time: paths of SVG, drawn by the server as part of a page.
 
-No library: four small charts need no script, morph with the page when it changes, follow the theme
-by the stylesheet, and can be read without JavaScript. What a line shows is said in words, too.
+A library is not needed: four small charts need no script, change with the page, follow the theme
+through the stylesheet, and work without JavaScript. Each chart has a text with its numbers, too.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from towpath.engine.plans import ScheduleInfo
 from towpath.web.pages import number, span
 
 WIDTH, HEIGHT = 600, 120
-"""Of a chart's own units: the page stretches it."""
+"""The size of a chart in units of its own; the page stretches it."""
 _POINTS_MOST = 240
 SPANS: dict[str, Duration] = {"hour": hours(1), "day": hours(24), "month": days(30)}
-"""What a queue's page can show, by name."""
+"""The periods that a queue's page can show, by name."""
 
 
 class ChartLine(NamedTuple):
@@ -30,23 +30,23 @@ class ChartLine(NamedTuple):
     tone: str
     """A class of the stylesheet."""
     path: str
-    """What SVG draws."""
+    """The path of SVG."""
     now: str
     most: str
 
 
 class Chart(NamedTuple):
-    """One chart, and what it shows in words."""
+    """One chart, with its numbers as a text."""
 
     title: str
     lines: list[ChartLine]
     top: str
-    """What its upper edge stands for."""
+    """The value of its upper edge."""
     words: str
 
 
 class Charts(NamedTuple):
-    """The charts of a queue, or of all."""
+    """The charts of one queue, or of all queues together."""
 
     charts: list[Chart]
     begins: datetime
@@ -58,7 +58,7 @@ Numbers = Sequence[float | None]
 
 
 def charts(history: History) -> Charts:
-    """Rates, depth, the oldest job and failures."""
+    """Draws the charts: rates, depths, the age of the oldest job, and failures."""
     minutes = history.step.total_seconds() / 60
     each = -(-len(history.ready) // _POINTS_MOST)
 
@@ -93,7 +93,7 @@ _TONES = {
 
 
 def _few(value: float) -> str:
-    """A number of which the first digits count."""
+    """A number with one decimal if it is small."""
     return number(value) if value >= 10 or value == int(value) else f"{value:.1f}"
 
 
@@ -123,7 +123,7 @@ def _chart(title: str, series: dict[str, Numbers], shown: Callable[[float], str]
 
 
 def path_of(values: Numbers, top: float) -> str:
-    """The values from left to right; where nothing is above 0, a line at the bottom."""
+    """The path through *values* from left to right; a line at the bottom if none is above 0."""
     width = WIDTH / max(len(values) - 1, 1)
     points = [
         f"{at * width:.1f} {HEIGHT - (HEIGHT - 4) * (value or 0) / top if top else HEIGHT:.1f}"
@@ -135,9 +135,9 @@ def path_of(values: Numbers, top: float) -> str:
 # ── schedules ────────────────────────────────────────────────────────────────────────────
 
 WINDOWS: dict[str, Duration] = {"hour": hours(1), "day": hours(24), "week": days(7)}
-"""How far the time line of schedules can look ahead, by name."""
+"""The periods that the time line of schedules can show, by name."""
 ROWS_MOST, RUNS_MOST = 40, 60
-"""Schedules that are drawn, those first that run soonest; and runs of each: more are a bar."""
+"""Maximum number of schedules that are drawn, and of runs of each: more are drawn as a bar."""
 _NAMED = 5
 _FORMS = {"hour": "%H:%M:%S", "day": "%H:%M", "week": "%a %H:%M"}
 
@@ -149,9 +149,9 @@ class Runs(NamedTuple):
     name: str
     first: datetime
     many: str
-    """Of the runs within the window."""
+    """The number of runs within the window, as a text."""
     path: str
-    """What SVG draws: a stroke for each run, or a bar from the first one on."""
+    """The path of SVG: a stroke for each run, or a bar from the first run on."""
     dense: bool
     words: str
 
@@ -161,18 +161,18 @@ class Coming(NamedTuple):
 
     rows: list[Runs]
     undrawn: int
-    """Schedules that run within the window, too."""
+    """Number of further schedules that run within the window, but are not drawn."""
     later: int
-    """Schedules whose next run is after its end."""
+    """Number of schedules whose next run is after the window."""
     begins: datetime
     middle: datetime
     ends: datetime
     form: str
-    """How its times are written."""
+    """The format of its times."""
 
 
 def coming(schedules: Iterable[ScheduleInfo], now: datetime, window: str) -> Coming:
-    """What runs when, from *now* on to the end of the *window*."""
+    """The runs of *schedules* from *now* to the end of the *window*."""
     ends, form = now + WINDOWS[window], _FORMS[window]
     known = [(plan.next, plan) for plan in schedules if plan.next is not None and not plan.paused]
     known.sort(key=lambda found: (found[0], found[1].queue, found[1].name))

@@ -42,7 +42,7 @@ FOLDER = Path(__file__).parent
 OPEN = frozenset({"/", "/docs"})
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 rest = APIRouter(route_class=PageRoute, include_in_schema=False)
-"""The last one: what no other has."""
+"""The router that is matched last: paths that no other router has."""
 _FORM_MOST = 16 * 1024
 _WRONG = "This key is not valid. Check that you copied the whole key and that it was not revoked."
 _USED = "This link has been used, or is older than ten minutes. Log in with a key."
@@ -50,7 +50,7 @@ _BLIND = "This key has no scope `read`, so there is nothing to show."
 
 
 def install(app: FastAPI, pages: Mapping[str, Pages]) -> None:
-    """What the dashboard's paths work with. *pages* are those of applications, by name."""
+    """Put the objects of the dashboard into `app.state`. *pages* are those of applications."""
     app.state.frame = Frame(FOLDER, pages, version=app.version)
     app.state.visits = Visits(app.state.ledger)
     app.state.pulse = Pulse(lambda: app.state.engine)
@@ -59,7 +59,7 @@ def install(app: FastAPI, pages: Mapping[str, Pages]) -> None:
 def login_page(
     frame: Frame, *, to: str = "/", status: int = 200, trouble: str = "", link: str = ""
 ) -> Response:
-    """Where people log in. Its style is part of it: no other path answers without a key."""
+    """The page with the login form. It contains its style, because other paths need a key."""
     nonce = secrets.token_urlsafe(16)
     text = frame.render(
         "login.html",
@@ -76,7 +76,7 @@ def login_page(
 
 
 class Unknown:
-    """What somebody is shown who opens a page without a session."""
+    """Answers requests for pages without a login session with the login form."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
@@ -87,13 +87,13 @@ class Unknown:
 
 
 def own_place(to: str) -> str:
-    """*to* if it is a page of ours; nobody is sent anywhere else after logging in."""
+    """*to* if it is a page of the dashboard, else `/`: a login never redirects to another site."""
     return to if to == "/docs" or to.startswith(PAGES) else "/"
 
 
 @router.api_route("/", methods=["GET", "HEAD"])
 async def first(request: Request, login: Annotated[str, Query(max_length=128)] = "") -> Response:
-    """The overview; without a session, where to log in."""
+    """The overview; without a login session, the login form."""
     found = login_of(request.scope)
     if found is None:
         trouble = "Your session has ended. Log in again." if cookie_of(request.scope) else ""
@@ -105,7 +105,7 @@ async def first(request: Request, login: Annotated[str, Query(max_length=128)] =
 
 @router.api_route("/docs", methods=["GET", "HEAD"])
 async def docs(request: Request) -> Response:
-    """The description of the API, for people; without a session, where to log in."""
+    """The documentation of the API; without a login session, the login form."""
     if login_of(request.scope) is None:
         return login_page(request.app.state.frame, to="/docs")
     return DashboardPage(request, request.app.state.frame).show("docs.html")
@@ -114,12 +114,12 @@ async def docs(request: Request) -> Response:
 @router.post("/")
 @not_audited("a login or logout changes nothing but the login session itself")
 async def log_in_or_out(request: Request) -> Response:
-    """Exchange a key, or a link that logs in once, for a session; or end one."""
+    """Open a login session for a key or a login link, or end the session."""
     require_same_origin(request.headers)
     form, ledger = await _form(request), request.app.state.ledger
     if "leave" in form:
-        return await _left(request, ledger, form)
-    key, trouble = await _proven(request, form)
+        return await _log_out(request, ledger, form)
+    key, trouble = await _check_login(request, form)
     to = own_place(form.get("to", "/"))
     if key is None or not key.may(KeyScope.READ):
         why = trouble if key is None else _BLIND
@@ -137,9 +137,9 @@ async def log_in_or_out(request: Request) -> Response:
     return answer
 
 
-async def _proven(request: Request, form: Mapping[str, str]) -> tuple[KeyInfo | None, str]:
-    """Whose session it is to be, or why none. 429 after too many wrong ones, and for a key that
-    asks too often.
+async def _check_login(request: Request, form: Mapping[str, str]) -> tuple[KeyInfo | None, str]:
+    """The key that the form proves, or None and the reason. Raises Refused (429) after too many
+    wrong ones, and for a key over its rate.
     """
     ledger: Ledger = request.app.state.ledger
     guesses: Guesses = request.app.state.guesses
@@ -159,7 +159,7 @@ async def _proven(request: Request, form: Mapping[str, str]) -> tuple[KeyInfo | 
     return key, trouble
 
 
-async def _left(request: Request, ledger: Ledger, form: Mapping[str, str]) -> Response:
+async def _log_out(request: Request, ledger: Ledger, form: Mapping[str, str]) -> Response:
     visits: Visits = request.app.state.visits
     cookie, address = cookie_of(request.scope), address_of(request.scope)
     if is_new := bool(cookie) and not visits.has_seen(cookie):
@@ -204,7 +204,7 @@ async def _form(request: Request) -> dict[str, str]:
 async def static(
     request: Request, name: Annotated[str, InPath(max_length=200)], _: CanRead
 ) -> Response:
-    """Styles and scripts. A version is part of their address, so they may be kept for long."""
+    """Styles and scripts. Their URLs contain their version, so browsers may cache them for long."""
     frame: Frame = request.app.state.frame
     file = frame.files.get(name)
     if file is None:
@@ -215,7 +215,7 @@ async def static(
 
 @rest.get(PAGES + "{path:path}")
 async def no_page(path: Annotated[str, BeforeValidator(decoded)], _: CanRead) -> Response:
-    """Somebody who opens an address of nothing is told so on a page."""
+    """Answer an unknown path with an error page (404)."""
     raise Refused(
         404,
         "not_found",

@@ -44,7 +44,7 @@ from towpath.web.streams import begun, refuse_if_full, stream
 router = APIRouter(prefix=PAGES.rstrip("/"), route_class=PageRoute, include_in_schema=False)
 SIZE = 50
 LOOKED_AT_MOST = 10_000
-"""Jobs that a filter looks at; the page says where it stopped."""
+"""Maximum number of jobs that a filter reads; the page says where it stopped."""
 _PAGE = 1000
 _EXAMINED_EVERY = 30.0
 _DRAWN_EVERY = 10.0
@@ -62,9 +62,9 @@ def pulse_of(request: Request) -> Pulse:
 
 
 async def overview(page: DashboardPage, key: KeyInfo, request: Request) -> Response:
-    """All queues, how durable the store is, and what its checks found."""
+    """All queues, the durability of Redis, and the findings of its checks."""
     pulse, engine = pulse_of(request), request.app.state.engine
-    # Side by side: whoever opens the first one waits for the slowest of the four, not for each.
+    # At the same time: the reader waits for the slowest of the four, not for each.
     snapshot, known, found, facts = await asyncio.gather(
         pulse.now(), pulse.histories(), _findings(pulse, request, key), _facts(engine, key)
     )
@@ -74,7 +74,7 @@ async def overview(page: DashboardPage, key: KeyInfo, request: Request) -> Respo
         queues=seen,
         unreadable=snapshot.unreadable_by(key),
         rates=snapshot.rates,
-        past=await _past(pulse, known, seen),
+        past=await _overview_charts(pulse, known, seen),
         findings=found,
         facts=facts,
         sums={name: sum(getattr(counts, name) for counts in seen.values()) for name in _COUNTED},
@@ -86,14 +86,18 @@ async def overview(page: DashboardPage, key: KeyInfo, request: Request) -> Respo
 async def _require_readable(
     engine: Engine, key: KeyInfo, queue: QueueName, snapshot: Snapshot
 ) -> None:
-    """404 for a queue that does not exist. Raises ServerRefused for one that can't be read."""
+    """Raises Refused (404) for a queue that does not exist, ServerRefused for one that can't be
+    read.
+    """
     if queue in snapshot.unreadable and key.covers(queue):
-        await engine.inspect.counts(queue)  # says why
+        await engine.inspect.counts(queue)  # raises the reason
     refuse_unknown(key, queue, snapshot.queues)
 
 
-async def _past(pulse: Pulse, known: Mapping[str, History], seen: Collection[str]) -> Charts | None:
-    """The last hour of those queues together; None while that is being read."""
+async def _overview_charts(
+    pulse: Pulse, known: Mapping[str, History], seen: Collection[str]
+) -> Charts | None:
+    """The charts of the last hour of all *seen* queues; None while the histories are being read."""
     names = tuple(name for name in known if name in seen)
 
     async def drawn() -> Charts | None:
@@ -107,7 +111,7 @@ _COUNTED = ("ready", "leased", "delayed", "waiting", "dead")
 
 
 async def _facts(engine: Engine, key: KeyInfo) -> ServerFacts | None:
-    """What the server says about itself, at most a second old; None while it does not answer."""
+    """The facts about Redis, at most a second old; None while it does not answer."""
     if "*" not in key.queues:
         return None
     with suppress(TowpathError):
@@ -116,17 +120,21 @@ async def _facts(engine: Engine, key: KeyInfo) -> ServerFacts | None:
 
 
 async def _findings(pulse: Pulse, request: Request, key: KeyInfo) -> list[Finding]:
-    """What the checks object to: of the whole store, so for those who see all of it."""
+    """Findings of the checks that are not OK. They are about all queues, so only for keys that
+    cover all.
+    """
     if "*" not in key.queues:
         return []
     state = request.app.state
-    found = await pulse.shared("doctor", lambda: _examined(state.engine), lasts=_EXAMINED_EVERY)
+    found = await pulse.shared("doctor", lambda: _examine(state.engine), lasts=_EXAMINED_EVERY)
     found = [*found, *of_records(await state.elsewhere.find())]
     return [finding for finding in found if finding.verdict is not Grade.OK]
 
 
-async def _examined(engine: Engine) -> list[Finding]:
-    """What the checks find. That they took too long is a finding too, not a page that fails."""
+async def _examine(engine: Engine) -> list[Finding]:
+    """The findings of the checks. A failure of the checks is a finding, too, so that the page
+    opens.
+    """
     try:
         checkup = await examine(engine.url, within=seconds(2))
         return findings(checkup, engine.url, engine.facts.durability)
@@ -138,10 +146,10 @@ async def _examined(engine: Engine) -> list[Finding]:
 async def live(
     request: Request, key: CanRead, queue: Text = "", mark: Text = ""
 ) -> EventSourceResponse:
-    """Tells an open page that what it shows has changed."""
+    """Notify an open page when what it shows has changed."""
     refuse_if_full(request)
-    told = await begun(changes(pulse_of(request), request, key, queue, mark))
-    return await stream(told, request)
+    events = await begun(changes(pulse_of(request), request, key, queue, mark))
+    return await stream(events, request)
 
 
 # ── one queue ────────────────────────────────────────────────────────────────────────────
@@ -158,13 +166,13 @@ class Filter(NamedTuple):
 
     @property
     def before(self) -> datetime | None:
-        """When the jobs must have been submitted at the latest. Raises InvalidOption."""
+        """The jobs must be submitted before this time; None = at any time. Raises InvalidOption."""
         if not self.older:
             return None
         return instant(wall_ms()) - parse_duration("older", self.older)
 
     def choose(self, jobs: Iterable[JobInfo]) -> list[JobInfo]:
-        """Those of *jobs* that are wanted. Raises InvalidOption."""
+        """The *jobs* that fit the filter. Raises InvalidOption."""
         before = self.before
         return [
             job
@@ -177,7 +185,7 @@ class Filter(NamedTuple):
 
 
 class JobsFound(NamedTuple):
-    """A page of jobs, and how many were looked at for it."""
+    """A page of jobs, and how many jobs were read for it."""
 
     jobs: list[JobInfo]
     after: str | None
@@ -185,7 +193,7 @@ class JobsFound(NamedTuple):
 
 
 async def walk(every: AllJobs, queue: str, state: State, wanted: Filter, after: str) -> JobsFound:
-    """The next jobs in *state* that are *wanted*; nothing beyond the first 10,000 is looked at."""
+    """The next jobs in *state* that fit *wanted*; reads at most 10,000 jobs."""
     if not any(wanted):
         page = await every.list(queue, state, after=after or None, size=SIZE)
         return JobsFound(page.jobs, page.after, len(page.jobs))
@@ -193,7 +201,7 @@ async def walk(every: AllJobs, queue: str, state: State, wanted: Filter, after: 
         found = await every.list(queue, state, lane=wanted.lane, after=after or None, size=SIZE)
         return JobsFound(wanted.choose(found.jobs), found.after, len(found.jobs))
     if state is State.DEAD and wanted == Filter(text=wanted.text):
-        return await _searched(every, queue, wanted.text)
+        return await _search_dead(every, queue, wanted.text)
     jobs: list[JobInfo] = []
     looked_at, place = 0, after or None
     while looked_at < LOOKED_AT_MOST and len(jobs) < SIZE:
@@ -205,8 +213,8 @@ async def walk(every: AllJobs, queue: str, state: State, wanted: Filter, after: 
     return JobsFound(jobs, place, looked_at)
 
 
-async def _searched(every: AllJobs, queue: str, text: str) -> JobsFound:
-    """Dead jobs with *text* in their reason, the newest first: some of the newest 10,000."""
+async def _search_dead(every: AllJobs, queue: str, text: str) -> JobsFound:
+    """Dead jobs with *text* in their reason, newest first, among the newest 10,000."""
     jobs: list[JobInfo] = []
     looked_at, over = 0, False
     while not over and len(jobs) < SIZE:
@@ -233,7 +241,7 @@ async def queue_page(
     last: Text = "hour",
     after: After = "",
 ) -> Response:
-    """One queue: how many jobs are where, how that was before, and those in one state."""
+    """One queue: its counts now and over time, and its jobs in one state."""
     pulse, name = pulse_of(request), queue_name(queue)
     wanted = Filter(lane, handler, text, older)
     snapshot = await pulse.having(name)
@@ -250,7 +258,7 @@ async def queue_page(
         kept_by_end=await _kept_by_end(pulse, engine, name, snapshot.queues[name]),
         rates=snapshot.rates.get(name, {}),
         options=await pulse.shared((name, "options"), lambda: engine.queues.options(name)),
-        past=await _past_of(pulse, engine, name, last),
+        past=await _queue_charts(pulse, engine, name, last),
         spans={name: name == last for name in SPANS},
         state=state,
         states=STATES,
@@ -266,19 +274,19 @@ async def queue_page(
 
 
 def _matching(state: str, wanted: Filter) -> str:
-    """The body of a request that changes all jobs in *state* that are *wanted*."""
+    """The body of a request that changes all jobs in *state* that fit *wanted*."""
     before = wanted.before
-    said = {
+    fields = {
         "lane": wanted.lane,
         "handler": wanted.handler,
         "submitted_before": before.isoformat() if before else "",
     }
-    body = {"states": [state]} | {name: value for name, value in said.items() if value}
+    body = {"states": [state]} | {name: value for name, value in fields.items() if value}
     return msgspec.json.encode(body).decode()
 
 
 class KeptCount(NamedTuple):
-    """How many jobs of one end are kept."""
+    """The number of kept jobs that are done, or cancelled."""
 
     most: int
     is_exact: bool
@@ -287,8 +295,8 @@ class KeptCount(NamedTuple):
 async def _kept_by_end(
     pulse: Pulse, engine: Engine, queue: str, counts: Counts
 ) -> dict[str, KeptCount]:
-    """How many done and how many cancelled jobs are kept. Redis counts them together, so they are
-    looked through if there are few, and otherwise limited by how many have ended so.
+    """The numbers of kept done and cancelled jobs. Redis counts both together. If they are few,
+    the cancelled ones are listed; otherwise the totals of the queue are upper limits.
     """
     ends = {"done": counts.totals["completed"], "cancelled": counts.totals["cancelled"]}
     most = {state: min(counts.kept, ended) for state, ended in ends.items()}
@@ -310,13 +318,13 @@ async def _kept_by_end(
 
 
 def refuse_others(asked: Mapping[str, tuple[str, Collection[str]]]) -> None:
-    """422 for a value that is none of those that there are."""
+    """Raises Refused (422) for a value that is not one of the known ones."""
     for what, (value, known) in asked.items():
         if value not in known:
             raise Refused(422, "invalid_input", f"{what} must be one of {', '.join(known)}")
 
 
-async def _past_of(pulse: Pulse, engine: Engine, queue: str, last: str) -> Charts:
+async def _queue_charts(pulse: Pulse, engine: Engine, queue: str, last: str) -> Charts:
     async def drawn() -> Charts:
         return charts(await engine.inspect.history(queue, last=SPANS[last]))
 
@@ -324,7 +332,7 @@ async def _past_of(pulse: Pulse, engine: Engine, queue: str, last: str) -> Chart
 
 
 async def _heads(engine: Engine, queue: str, jobs: Iterable[JobInfo]) -> dict[str, Lane]:
-    """For each lane: what its jobs wait for."""
+    """The lanes of *jobs*, by name; each has the head that its jobs wait for."""
     names = list(dict.fromkeys(job.lane for job in jobs if job.lane))
     found = await asyncio.gather(*(engine.inspect.lane(queue, name) for name in names))
     return dict(zip(names, found, strict=True))
@@ -344,7 +352,7 @@ async def job_page(
     jobs: TheJobs,
     key: CanRead,
 ) -> Response:
-    """One job: what it is, what became of it, and why it does not run."""
+    """One job: its content, its history, and why it is not running."""
     ref, snapshot = job_ref(queue, id), await pulse_of(request).now()
     whole = await jobs.get(ref)
     job = readable(request, key, whole)
@@ -381,12 +389,12 @@ class Step(NamedTuple):
     at: datetime
     name: str
     tone: str
-    """The state that it was in from then on; a class of the stylesheet."""
+    """The state of the job from then on; a class of the stylesheet."""
     more: str = ""
 
 
 def _steps(job: JobInfo) -> list[Step]:
-    """What happened to the job so far and what is expected, in order of time."""
+    """The past and expected events of the job, in order of time."""
     first = "waiting" if job.lane else "ready"
     steps = [Step(job.submitted_at, "submitted", "delayed" if job.due_at else first)]
     if job.due_at:
@@ -395,7 +403,7 @@ def _steps(job: JobInfo) -> list[Step]:
         steps.append(Step(job.next_try_at, "next try", "ready"))
     if job.claimed_at:
         who = f"by {job.worker}" if job.worker else ""
-        # A job that was given back has no attempt: the claim remains, the attempt did not count.
+        # A released job has no attempt: its claim is known, but the attempt did not count.
         what = f"claimed, attempt {job.attempts}" if job.attempts else "claimed and given back"
         steps.append(Step(job.claimed_at, what, "leased", who))
     steps += [
@@ -413,7 +421,7 @@ def _steps(job: JobInfo) -> list[Step]:
 async def download(
     queue: Queue, id: Id, part: str, *, request: Request, jobs: TheJobs, key: CanRead
 ) -> Response:
-    """A payload, result or progress note as it is: as a file, never as a page."""
+    """A payload, result or progress note, unchanged, as a download: it is never shown as a page."""
     job = await jobs.get(job_ref(queue, id))
     if readable(request, key, job) is not job:
         raise Refused(
@@ -450,7 +458,7 @@ async def dead_page(
     group: Annotated[str, Query(max_length=40)] = "",
     after: After = "",
 ) -> Response:
-    """Dead jobs: of which queues, and those of one, by their errors."""
+    """The queues with dead jobs, and the dead jobs of one queue by error group."""
     pulse = pulse_of(request)
     snapshot = await pulse.having(queue) if queue else await pulse.now()
     having = {name: counts.dead for name, counts in snapshot.seen_by(key).items() if counts.dead}
@@ -461,7 +469,7 @@ async def dead_page(
         await _require_readable(engine, key, name, snapshot)
         found = await pulse.shared(
             (snapshot.at, name, "dead", text, group, after),
-            lambda: _dead(jobs, name, text, group, after),
+            lambda: _list_dead(jobs, name, text, group, after),
         )
         groups = await pulse.shared(
             (snapshot.at, name, "groups"), lambda: engine.inspect.dead_groups(name)
@@ -481,8 +489,8 @@ async def dead_page(
     )
 
 
-async def _dead(every: AllJobs, queue: str, text: str, group: str, after: str) -> JobsFound:
-    """Dead jobs of one error, those whose reason has *text* in it, or all."""
+async def _list_dead(every: AllJobs, queue: str, text: str, group: str, after: str) -> JobsFound:
+    """Dead jobs of one error group, those whose reason contains *text*, or all."""
     if not group:
         return await walk(every, queue, State.DEAD, Filter(text=text), after)
     page = await every.list(queue, State.DEAD, group=group, after=after or None, size=SIZE)

@@ -33,7 +33,7 @@ async def schedules_page(
     after: After = "",
     within: Text = "day",
 ) -> Response:
-    """Schedules, what they were last fired for, and their next runs on a time line."""
+    """Schedules with their last firings, and the next ones on a time line."""
     refuse_others({"within": (within, WINDOWS)})
     pulse = pulse_of(request)
     snapshot = await pulse.now()
@@ -57,11 +57,11 @@ async def schedules_page(
 async def workers_page(
     page: ThePage, request: Request, engine: TheEngine, key: CanRead
 ) -> Response:
-    """Workers that are alive, on which host, and what they run."""
-    told = await pulse_of(request).shared("workers", engine.workers.list)
+    """The live workers, with their hosts and jobs."""
+    workers = await pulse_of(request).shared("workers", engine.workers.list)
     found = [
         (name, since, doing, [queue for queue in doing.queues if key.covers(queue)])
-        for name, since, doing in told
+        for name, since, doing in workers
     ]
     seen = [worker for worker in found if worker[3]]
     return page.show("workers.html", workers=seen, covers=key.covers, live="*")
@@ -94,7 +94,7 @@ async def audit_page(
     key: Annotated[str, Query(max_length=64)] = "",
     after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
 ) -> Response:
-    """What was changed: who, what, when."""
+    """The audit log: who changed what, and when."""
     require_all_queues(admin)
     ledger: Ledger = request.app.state.ledger
     found = await ledger.audit.list(after=after, size=100, key=key or None)

@@ -1,7 +1,7 @@
-"""How all queues stand: read once for everybody who looks, and told to open pages when it changes.
+"""A cached snapshot of all queues, shared by all pages, and the stream that reports its changes.
 
-However many pages are open on a server, the store is asked once a second; less often where there
-are very many queues. While nobody looks, nothing is asked.
+However many pages are open, Redis is read once a second, and less often if there are very many
+queues. While no page is open, nothing is read.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Snapshot(NamedTuple):
     """All queues at about one moment."""
 
     at: float
-    """By a clock that never jumps."""
+    """The time of the monotonic clock."""
     queues: dict[str, Counts]
     rates: dict[str, dict[str, float]]
-    """By queue: how many a minute were submitted, completed, failed and died, lately; empty until
-    there are two looks to compare."""
+    """Jobs submitted, completed, failed and died per minute, lately, by queue; empty until there
+    are two snapshots to compare."""
     schedules: str
-    """Another text after each change of a schedule."""
+    """A text that differs after each change of a schedule."""
     unreadable: tuple[str, ...] = ()
     """Queues whose data in Redis can't be read; they are not in `queues`."""
 
@@ -56,7 +56,7 @@ class Snapshot(NamedTuple):
 
 
 class Pulse:
-    """The shared look at the store."""
+    """The shared snapshot of all queues, and a cache of other results for pages."""
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
         self._engine = engine
@@ -70,7 +70,9 @@ class Pulse:
         self._shared: OrderedDict[Any, tuple[float, asyncio.Future[Any]]] = OrderedDict()
 
     async def now(self) -> Snapshot:
-        """How the queues stand, at most a second ago. Raises ServerError."""
+        """A snapshot that is at most a second old, or older if there are very many queues. Raises
+        ServerError.
+        """
         last = self._last
         if last is not None and steady() - last.at < self._pause(last):
             return last
@@ -80,7 +82,7 @@ class Pulse:
         return await asyncio.shield(self._reading)
 
     async def having(self, queue: str) -> Snapshot:
-        """The same; if *queue* is not in it, it is read anew: it may have been made just now."""
+        """The same, but read again if *queue* is missing: it may have been created just now."""
         snapshot = await self.now()
         if queue not in snapshot.queues:
             self._last = None
@@ -90,10 +92,10 @@ class Pulse:
     async def shared(
         self, what: Any, read: Callable[[], Awaitable[T]], *, lasts: float = EVERY
     ) -> T:
-        """What *read* answers, asked once a second, or in *lasts* seconds, for all who want the
-        same.
+        """The result of *read*, cached for *lasts* seconds under the key *what*.
 
-        *what* begins with the snapshot that it is shown with, so that it is no older than that.
+        *what* begins with the time of the snapshot that the result is shown with, so that the
+        result is not older than that.
         """
         known = self._shared.get(what)
         if known is None or steady() - known[0] >= lasts:
@@ -109,8 +111,8 @@ class Pulse:
             raise
 
     async def histories(self) -> Mapping[str, History]:
-        """The last hour of all queues, as far as it was read: at most a minute old. Nobody waits
-        for it for long: an empty answer means that it is being read.
+        """The last hour of all queues, at most a minute old. Waits only briefly: the result is
+        empty while the first histories are being read.
         """
         reading = self._past_reading
         if reading is None or (reading.done() and steady() - self._past_at >= _PAST_EVERY):
@@ -126,7 +128,7 @@ class Pulse:
             for start in range(0, len(names), _AT_ONCE):
                 found |= await engine.inspect.histories(names[start : start + _AT_ONCE])
         except TowpathError:
-            return  # whoever opens the page is told by its counts
+            return  # the page reports the error with its counts
         self._past = found
 
     def _pause(self, last: Snapshot) -> float:
@@ -164,7 +166,7 @@ def _rates(before: Snapshot, now: Mapping[str, Counts], at: float) -> dict[str, 
 
 
 def mark_of(snapshot: Snapshot, key: KeyInfo, queue: str) -> str:
-    """What is another one after each change that a page of *queue*, or of all, shows."""
+    """A checksum of what a page of *queue*, or of all, shows: it differs after each change."""
     seen = snapshot.seen_by(key)
     if queue:
         seen = {queue: seen[queue]} if queue in seen else {}
@@ -183,9 +185,9 @@ def mark_of(snapshot: Snapshot, key: KeyInfo, queue: str) -> str:
 async def changes(
     pulse: Pulse, request: Request, key: KeyInfo, queue: str, mark: str
 ) -> AsyncGenerator[ServerSentEvent]:
-    """Tell an open page whenever what it shows has changed; of one queue, or of all.
+    """Yield an event whenever what a page of *queue*, or of all queues, shows has changed.
 
-    *mark* is that of what it shows at first: what changed before it follows is told at once.
+    *mark* is the checksum of what the page shows first: a change since then is reported at once.
     """
     stopping: asyncio.Event = request.app.state.stopping
     last, was_away = mark, False
@@ -199,8 +201,8 @@ async def changes(
                 yield ServerSentEvent(event="away", data=error.code)
         else:
             if was_away or found != last:
-                told = {"at": instant(wall_ms()).isoformat()}
-                yield ServerSentEvent(event="changed", data=msgspec.json.encode(told).decode())
+                fields = {"at": instant(wall_ms()).isoformat()}
+                yield ServerSentEvent(event="changed", data=msgspec.json.encode(fields).decode())
             last, was_away = found, False
         try:
             async with asyncio.timeout(EVERY):

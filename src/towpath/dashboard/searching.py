@@ -1,7 +1,7 @@
-"""The search: jobs by id, lane, handler, state and error, and queues by name; in all queues.
+"""The search in all queues: jobs by id, lane, handler, state and error, and queues by name.
 
-An id, a queue, a lane and a state are looked up. For handlers and errors jobs are looked through:
-at most 10,000 for a search, and the page says how many of how many that were.
+Ids, queues, lanes and states are looked up. Handlers and errors are found by reading jobs, at most
+10,000 for a search; the page says how many of all jobs were read.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ KINDS = {
     "state": "state",
     "error": "error of dead jobs",
 }
-"""What a text may be, and its name in the form."""
+"""What can be searched for, with its name in the form."""
 SHOWN = 50
 _AT_ONCE = 32
 _ROUND, _ROUNDS_MOST = 10, 50
-"""Queues whose errors are searched side by side, and how often, so that a search ends."""
+"""Number of queues whose errors are searched at the same time, and limit of rounds of a search."""
 _FEWEST = 20
-"""Jobs of a state that are looked at, however many queues there are."""
+"""Minimum number of jobs that are read per queue and state, however many queues there are."""
 _WALKED = ("leased", "ready", "delayed", "waiting", "dead")
 
 T = TypeVar("T")
@@ -53,13 +53,13 @@ A = TypeVar("A")
 
 
 class Looked(NamedTuple):
-    """Jobs that were found by looking through some."""
+    """Jobs that were found by reading some of all jobs."""
 
     jobs: list[JobInfo]
     """At most 50."""
     looked: int
     whole: int
-    """How many there were to look through."""
+    """The number of all jobs that could have been read."""
 
 
 NOT_LOOKED = Looked([], 0, 0)
@@ -76,7 +76,7 @@ async def search_page(
     q: Annotated[str, Query(max_length=2000)] = "",
     by: Annotated[str, Query(max_length=20)] = "",
 ) -> Response:
-    """What has this id, name, handler, state or error, in whatever queue."""
+    """Everything with this id, name, handler, state or error, in all queues."""
     if by not in KINDS:
         raise Refused(422, "invalid_input", f"by must be one of {', '.join(filter(None, KINDS))}")
     text = q.strip()
@@ -89,7 +89,7 @@ async def search_page(
     lanes = await _lanes_of(engine, seen, text) if "lane" in asked else {}
     queues = [name for name in seen if text.casefold() in name] if "queue" in asked else []
     state = text.casefold() if "state" in asked and text.casefold() in STATES else ""
-    # Looking through jobs costs more: without being asked to, only where nothing has that name.
+    # Reading jobs costs more: unless the user chose it, only if nothing else was found.
     through = seen if by or not (found or lanes or queues or state) else {}
     return page.show(
         "search.html",
@@ -126,8 +126,8 @@ _ENDS = {"done": "completed", "cancelled": "cancelled"}
 async def _jobs_of(
     jobs: AllJobs, queues: Collection[str], text: str, key: KeyInfo
 ) -> list[JobInfo]:
-    """The jobs whose id *text* is, in whatever queue; `queue/id` asks for one, also in a queue that
-    is newer than the shared look at all of them.
+    """The jobs with the id *text*, in all queues. `queue/id` names one job, also in a queue that is
+    newer than the shared snapshot of all queues.
     """
     found: list[JobInfo] = []
     first, slash, rest = text.partition("/")
@@ -140,14 +140,14 @@ async def _jobs_of(
 
 
 async def _lanes_of(engine: Engine, seen: Mapping[str, Counts], text: str) -> dict[str, Lane]:
-    """By queue: the lane of that name, where it has jobs."""
+    """The lanes with the name *text* that have jobs, by queue."""
     names = [name for name, counts in seen.items() if counts.lanes]
     found = await _each(names, lambda name: engine.inspect.lane(name, text))
     return {name: lane for name, lane in zip(names, found, strict=True) if lane and lane.head}
 
 
 async def handled_by(every: AllJobs, seen: Mapping[str, Counts], text: str) -> Looked:
-    """Jobs for the handler of that name: the first of each queue and state, as they run."""
+    """Jobs for the handler *text*, among the first jobs of each queue and state."""
     places = [
         (name, State(state), count)
         for name, counts in seen.items()
@@ -167,8 +167,8 @@ async def handled_by(every: AllJobs, seen: Mapping[str, Counts], text: str) -> L
 
 
 async def failed_with(every: AllJobs, seen: Mapping[str, Counts], text: str) -> Looked:
-    """Dead jobs whose error has that text in it, the newest of each queue first; those queues first
-    that have most.
+    """Dead jobs whose error contains *text*, the newest of each queue first. Begins with the queues
+    that have most dead jobs.
     """
     dead = {name: counts.dead for name, counts in seen.items() if counts.dead}
     open_ = sorted(dead, key=lambda name: -dead[name])
@@ -189,7 +189,7 @@ async def failed_with(every: AllJobs, seen: Mapping[str, Counts], text: str) -> 
 
 
 async def _each(things: list[A], ask: Callable[[A], Awaitable[T]]) -> list[T | None]:
-    """What *ask* answers for each; None for what there is not."""
+    """The results of *ask* for *things*; None for one that does not exist or is invalid."""
 
     async def one(thing: A) -> T | None:
         try:

@@ -1,1 +1,1 @@
-"""`towpath demo`: five applications under load, a worker and the store killed, all counted."""
+"""`towpath demo`: runs five applications under load, kills a worker and Redis, counts results."""

@@ -1,8 +1,8 @@
-"""The code that a user would write: handlers for messages, timers and reviews.
+"""The demo's app, as a user would write it: handlers for messages, timers and reviews.
 
-It runs in worker processes (`towpath worker towpath.demo.desk:app`) and, the reviewer, in the
-server. What handlers do is noted in a file per process, with one write each: what a process that is
-killed has noted before stays, and is counted.
+The handlers run in worker processes (`towpath worker towpath.demo.desk:app`); the reviewer runs in
+the server. Each handler writes notes to a file of its process, one write per note, so that the
+notes of a killed process survive and are counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from towpath.clock import wall_ms
 from towpath.worker.context import Context
 
 FOLDER = "NOTES_OF_TOWPATH_DEMO"
-"""The variable that names the folder with the notes; no setting, so not called like one."""
+"""The variable with the folder of the notes; not a setting, so not named like one."""
 REMINDER = "reminder"
 """The type of the demo's timers."""
 
@@ -29,7 +29,7 @@ timers = Timers(app)
 
 
 def note(what: str, **about: Any) -> None:
-    """One line, written at once."""
+    """Write one line to the notes of this process."""
     pid = os.getpid()
     line = {"what": what, "at": wall_ms(), "pid": pid, **about}
     path = Path(os.environ[FOLDER]) / f"{pid}.notes"
@@ -42,8 +42,8 @@ def note(what: str, **about: Any) -> None:
 
 @app.handler("messages")
 async def answer(message: dict[str, Any], ctx: Context) -> dict[str, str]:
-    """Answers a user's message, after some thinking. The token goes with what it notes: an attempt
-    that was given up for dead, and goes on, is known by a lower one.
+    """Answer a user's message after a while. The notes have the fencing token: an attempt that
+    lost its lease, but still runs, has a lower one.
     """
     number = message["metadata"]["number"]
     which = {"user": message["user_id"], "number": number, "token": ctx.token}
@@ -55,12 +55,12 @@ async def answer(message: dict[str, Any], ctx: Context) -> dict[str, str]:
 
 @timers.worker(REMINDER)
 async def remind(params: dict[str, Any]) -> None:
-    """Runs when its time has come; by how much it is late is counted from the note."""
+    """Note that the timer was fired; the count takes the delay from the note."""
     note("timer", number=params["number"], due=params["due"])
 
 
 async def review(task: ReviewTask) -> Review:
-    """Looks at a pull request."""
+    """Review a pull request."""
     await asyncio.sleep(0.1)
     note("review", head=task.head)
     return Review(summary=f"Looked at {task.head[:12]} of {task.repository}: no problems found.")

@@ -1,7 +1,7 @@
-"""What happened in the demo, counted from facts: what was sent, what handlers noted, what is kept.
+"""Counts the results of the demo: from what was sent, the notes of handlers, and what is stored.
 
-Nothing here knows what should come out: a job that was lost, done twice or run out of its order is
-a number like any other.
+The counts assume no result: jobs that were lost, done twice or run out of order are counted like
+any others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Note = Mapping[str, Any]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One application: what was sent, and what happened to it."""
+    """The results of one application."""
 
     application: str
     what: str
@@ -28,24 +28,24 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     doubled: int
     """Done more than once."""
     again: int | None = None
-    """Attempts beyond the first: begun again after what began before was killed."""
+    """Attempts beyond the first, begun because the one before was killed."""
     misordered: int | None = None
-    """Begun before what came before it had ended; a timer, before its time."""
+    """Begun before the one before it had ended; for timers, fired before their time."""
     late: float | None = None
     """Seconds by which the latest one was late."""
 
     @property
     def lost(self) -> int:
-        """Accepted, and never done."""
+        """The number that were accepted, but not done."""
         return self.sent - self.done
 
     @property
     def kept(self) -> bool:
-        """Whether every promise was."""
+        """Whether all guarantees were kept: none lost, none doubled, none out of order."""
         return not (self.lost or self.doubled or self.misordered)
 
     def described(self) -> dict[str, Any]:
-        """For programs."""
+        """The row as JSON fields."""
         return {
             "application": self.application, "what": self.what, "sent": self.sent,
             "done": self.done, "lost": self.lost, "doubled": self.doubled,
@@ -60,7 +60,7 @@ COLUMNS = (
 
 
 def shown(row: Row) -> list[object]:
-    """For people."""
+    """The cells of the row for the table."""
     late = None if row.late is None else f"{row.late * 1000:,.0f} ms"
     return [
         row.application, row.what, row.sent, row.done, row.lost, row.doubled, row.again,
@@ -72,12 +72,12 @@ def shown(row: Row) -> list[object]:
 
 
 def notes_in(folder: Path) -> list[Note]:
-    """All that handlers have noted, in the order of time. A line that is cut short is left out."""
+    """All notes of handlers, ordered by time. Leaves out a line that is cut short."""
     found: list[Note] = []
     for file in folder.glob("*.notes"):
         whole, _, _ = file.read_bytes().rpartition(b"\n")
         found += [json.loads(line) for line in whole.splitlines()]
-    # Within a millisecond, what ended comes first: in which order they were is not known.
+    # Within a millisecond, ends come first, because the real order is not known.
     return sorted(found, key=lambda note: (note["at"], note["what"] != "message.ended"))
 
 
@@ -86,7 +86,7 @@ def noted(notes: Iterable[Note], what: str) -> list[Note]:
 
 
 def held(notes: Iterable[Note]) -> Counter[int]:
-    """How many messages each process has begun and not ended."""
+    """The number of messages that each process has begun and not ended."""
     count: Counter[int] = Counter()
     for note in notes:
         if note["what"].startswith("message."):
@@ -101,8 +101,8 @@ def messages(
     notes: Iterable[Note], sent: Iterable[tuple[str, int]], answered: Iterable[tuple[str, int]],
     *, completed: int,
 ) -> Row:  # fmt: skip
-    """*sent* and *answered* are users with the numbers of their messages; *completed* is how many
-    completions the store has accepted.
+    """The row of messages. *sent* and *answered* are users with the numbers of their messages;
+    *completed* is the number of completions that Redis has accepted.
     """
     notes, sent, answered = list(notes), set(sent), set(answered)
     ended = {(note["user"], note["number"]) for note in noted(notes, "message.ended")}
@@ -120,10 +120,10 @@ def messages(
 
 
 def _misordered(notes: Iterable[Note]) -> int:
-    """Messages that began before the one before had ended, or after a later one of their user.
+    """Counts messages that began before the one before had ended, or after a later one of the user.
 
-    An attempt with a lower token than its user's last one counts for nothing: it was given up, and
-    whatever it says is refused.
+    Ignores an attempt with a lower fencing token than the user's last one: it lost its lease, so
+    its result is refused.
     """
     ended: defaultdict[str, set[int]] = defaultdict(set)
     latest: Counter[str] = Counter()
@@ -141,7 +141,7 @@ def _misordered(notes: Iterable[Note]) -> int:
 
 
 def timers(notes: Iterable[Note], sent: Iterable[int], *, completed: int) -> Row:
-    """*sent* are the numbers of the timers; *completed* as above."""
+    """The row of timers. *sent* are their numbers; *completed* is as for `messages`."""
     sent, fired = set(sent), noted(notes, "timer")
     numbers = {note["number"] for note in fired} & sent
     late = [note["at"] - note["due"] for note in fired]
@@ -158,8 +158,8 @@ def timers(notes: Iterable[Note], sent: Iterable[int], *, completed: int) -> Row
 
 
 def reviews(sent: Iterable[str], completed: Iterable[str], posted: Iterable[str]) -> Row:
-    """*sent* are the commits that webhooks told of, *completed* those with a review, *posted* those
-    of the reviews that GitHub has, one for each that it has.
+    """The row of reviews. *sent* are the commits in webhooks, *completed* the commits with a
+    review, *posted* the commit of each review on GitHub.
     """
     sent, times = set(sent), Counter(posted)
     return Row(
@@ -172,7 +172,9 @@ def reviews(sent: Iterable[str], completed: Iterable[str], posted: Iterable[str]
 
 
 def uploads(sent: Iterable[str], stored: Iterable[str], whole: Iterable[str]) -> Row:
-    """Names of files: what was sent, what there are documents of, what is there as it was sent."""
+    """The row of uploads. All are names of files: *sent*, *stored* with a document, and *whole*,
+    that is, stored with the content that was sent.
+    """
     sent, stored = set(sent), list(stored)
     return Row(
         application="uploads",
@@ -184,8 +186,8 @@ def uploads(sent: Iterable[str], stored: Iterable[str], whole: Iterable[str]) ->
 
 
 def issues(sent: Iterable[int], completed: Iterable[int], *, agents: int, taken: int) -> Row:
-    """Numbers of issues, one of *completed* for each completion that was accepted; *taken* is how
-    often an issue was handed out.
+    """The row of issues. *sent* are their numbers, *completed* has one for each accepted
+    completion, and *taken* is how often an issue was handed out.
     """
     sent, times = set(sent), Counter(completed)
     return Row(

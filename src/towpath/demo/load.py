@@ -1,7 +1,7 @@
-"""What the demo's users do: they chat, set timers, send files and webhooks; agents take issues.
+"""The load of the demo: users chat, set timers, send files and webhooks; agents take issues.
 
-Whoever is answered "later", or not at all because the store is away, sends the same again: that is
-what ids are for. What was accepted is remembered, and counted against what came of it.
+A request that is answered with "later", or not at all because Redis is unreachable, is repeated
+with the same id. Accepted requests are kept, and compared with the results at the end.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from towpath.testing.github.people import People
 
 REPOSITORY = "demo/shop"
 _PATIENCE = 120.0
-"""Seconds for which whoever is answered "later" goes on asking."""
+"""Seconds for which a request is repeated while the answer is "later"."""
 _PAUSE, _LOOK = 0.2, 0.05
 _OPEN = {"PENDING", "RUNNING", "FAILED"}
-"""States of a review from which it goes on by itself."""
+"""States of a review that has not ended."""
 
 
 class DemoLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """How much there is to do."""
+    """The size of the load."""
 
     users: int = 20
     messages: int = 6
-    """Of each user."""
+    """Messages per user."""
     timers: int = 30
     reviews: int = 12
     files: tuple[int, ...] = (7 << 20, 3 << 20, 200_000)
@@ -48,11 +48,11 @@ class DemoLoad(msgspec.Struct, frozen=True, kw_only=True):
     agents: int = 6
     issues: int = 18
     over: float = 12.0
-    """Seconds over which it is spread."""
+    """Seconds over which the load is spread."""
 
 
 class Users:
-    """Everybody who uses the five applications; `progress` and the rows say how far they are."""
+    """The users and agents of the five applications. `progress` and `rows` count their results."""
 
     def __init__(self, site: Site, load: DemoLoad, engine: Engine) -> None:
         self._site, self._load, self._engine = site, load, engine
@@ -75,35 +75,35 @@ class Users:
             for work in (self._set_timers, self._open_pulls, self._send_files, self._open_issues):
                 group.create_task(work())
 
-    # ── what they do ─────────────────────────────────────────────────────────────────────
+    # ── the load ─────────────────────────────────────────────────────────────────────────
 
     async def _chat(self, user: str) -> None:
         for number in range(1, self._load.messages + 1):
             await self._pause(self._load.messages)
-            said = await self._asked("POST", "/api/v1/message", {
+            answer = await self._request("POST", "/api/v1/message", {
                 "user_id": user, "org_id": "demo", "client_id": "web", "message": f"No. {number}",
                 "client_message_id": str(number),
                 "metadata": {"number": number, "takes": self._chance.uniform(0.05, 0.3)},
             })  # fmt: skip
-            self._messages[user, number] = said["message_id"]
+            self._messages[user, number] = answer["message_id"]
 
     async def _set_timers(self) -> None:
         began = wall_ms()
         for number in range(1, self._load.timers + 1):
             due = began + int(self._chance.uniform(0.1, 1.2) * self._load.over * 1000)
-            await self._asked("POST", "/api/v1/timers", {
+            await self._request("POST", "/api/v1/timers", {
                 "task_type": REMINDER, "task_id": f"r-{number}", "delay_time": due,
                 "params": {"number": number, "due": due},
             })  # fmt: skip
             self._timers.append(number)
 
     async def lose_a_timer(self) -> None:
-        """Take one away behind everybody's back: whoever counts well must find it missing."""
+        """Create a timer and cancel it, but count it as sent: the count must report it as lost."""
         due = wall_ms() + 3_600_000
         body = {"task_type": REMINDER, "task_id": "r-lost", "delay_time": due}
-        await self._asked("POST", "/api/v1/timers", body)
+        await self._request("POST", "/api/v1/timers", body)
         self._timers.append(0)
-        await self._asked("POST", f"/api/v1/timers/{REMINDER}/r-lost/cancel")
+        await self._request("POST", f"/api/v1/timers/{REMINDER}/r-lost/cancel")
 
     async def _open_pulls(self) -> None:
         for number in range(1, self._load.reviews + 1):
@@ -111,20 +111,22 @@ class Users:
             self._people.open_pull(f"Change no. {number}", head=f"change-{number}")
 
     async def send_webhooks(self) -> None:
-        """Send the webhooks of all that happens on GitHub, in this order, until cancelled. One that
-        is not taken is sent again; some pull requests are told twice.
+        """Send the webhooks of all events on GitHub, in order, until cancelled. Repeats one that is
+        not accepted, and sends the webhooks of some pull requests twice.
         """
-        told = 0
+        sent = 0
         while True:
-            for delivery in self._site.github.deliveries[told:]:
-                told += 1
+            for delivery in self._site.github.deliveries[sent:]:
+                sent += 1
                 opened = delivery.payload["action"] == "opened"
                 if pull := opened and delivery.event == "pull_request":
                     self._heads.append(delivery.payload["pull_request"]["head"]["sha"])
                 elif opened and delivery.event == "issues":
                     self._issues.append(delivery.payload["issue"]["number"])
                 for _ in range(1 + bool(pull and len(self._heads) % 4 == 0)):
-                    await self._persistently(lambda delivery=delivery: _delivered(delivery.send))
+                    await self._repeat_until_accepted(
+                        lambda delivery=delivery: _deliver(delivery.send)
+                    )
             await asyncio.sleep(_LOOK)
 
     async def _send_files(self) -> None:
@@ -151,23 +153,23 @@ class Users:
     async def _agent(self, name: str) -> None:
         while True:
             body = {"agent_id": name, "wait": 1}
-            task = await self._asked("POST", "/api/v1/request-task", body)
+            task = await self._request("POST", "/api/v1/request-task", body)
             if task is None:
                 continue
             self._taken += 1
             await asyncio.sleep(self._chance.uniform(0.1, 0.4))
             path = f"/api/v1/tasks/{quote(task['task_id'], safe='')}/complete"
-            said = await self._answer("POST", path, {"token": task["token"], "agent_id": name})
-            if said.status < 300:
+            answer = await self._answer("POST", path, {"token": task["token"], "agent_id": name})
+            if answer.status < 300:
                 self._completed.append(task["issue_number"])
 
-    # ── how they speak ───────────────────────────────────────────────────────────────────
+    # ── requests ─────────────────────────────────────────────────────────────────────────
 
     async def _pause(self, times: int) -> None:
         await asyncio.sleep(self._chance.uniform(0.2, 1.0) * self._load.over / times)
 
-    async def _asked(self, method: str, path: str, body: Any = None) -> Any:
-        """What was answered. Raises DemoFailed if it was refused for good."""
+    async def _request(self, method: str, path: str, body: Any = None) -> Any:
+        """The decoded body of the response. Raises DemoFailed if the request was refused."""
         answer = await self._answer(method, path, body)
         if answer.status >= 300:
             raise DemoFailed(f"{method} {path} was answered {answer.status}: {answer.body[:200]!r}")
@@ -175,17 +177,17 @@ class Users:
 
     async def _answer(self, method: str, path: str, body: Any = None) -> CallAnswer:
         sent = b"" if body is None else msgspec.json.encode(body)
-        # A task that was handed out to an answer that got lost is handed out to nobody else.
+        # With the same key, a repeat gets the same task if the first response was lost.
         headers = {"idempotency-key": f"{self._chance.getrandbits(64):x}"}
-        return await self._persistently(
+        return await self._repeat_until_accepted(
             lambda: self._remote_for(path).answer(method, path, sent, headers)
         )
 
     def _remote_for(self, path: str) -> Remote:
-        """Agents wait for tasks on connections of their own."""
+        """The client for *path*: agents have their own connections, because they wait."""
         return self._site.agents if "task" in path else self._site.remote
 
-    async def _persistently(self, ask: Callable[[], Awaitable[CallAnswer]]) -> CallAnswer:
+    async def _repeat_until_accepted(self, ask: Callable[[], Awaitable[CallAnswer]]) -> CallAnswer:
         end = steady() + _PATIENCE
         while True:
             try:
@@ -199,10 +201,10 @@ class Users:
                 raise DemoFailed(f"no success within {_PATIENCE:g} s; the last answer: {trouble}")
             await asyncio.sleep(_PAUSE)
 
-    # ── what came of it ──────────────────────────────────────────────────────────────────
+    # ── results ──────────────────────────────────────────────────────────────────────────
 
     def progress(self) -> dict[str, tuple[int, int]]:
-        """Done, of all there will be, from what is at hand."""
+        """The numbers of things done and of all things, by application, without any request."""
         notes, load = facts.notes_in(self._site.notes), self._load
         ended = {(note["user"], note["number"]) for note in facts.noted(notes, "message.ended")}
         fired = {note["number"] for note in facts.noted(notes, "timer")}
@@ -216,50 +218,50 @@ class Users:
         }
 
     async def rows(self) -> list[facts.Row]:
-        """All of it, counted from what is kept by now."""
+        """The rows of all applications, counted now."""
         notes = await asyncio.to_thread(facts.notes_in, self._site.notes)
         return [
-            await self._reviews(),
-            await self._chats(notes),
+            await self._reviews_row(),
+            await self._messages_row(notes),
             facts.timers(
                 notes, self._timers, completed=await self._total(f"timers.{REMINDER}")
             ),
-            await self._stored(),
+            await self._uploads_row(),
             facts.issues(
                 self._issues, self._completed, agents=self._load.agents, taken=self._taken
             ),
         ]  # fmt: skip
 
     async def _total(self, queue: str) -> int:
-        """How many completions the store has accepted."""
+        """The number of completions that Redis has accepted."""
         return (await self._engine.inspect.counts(queue)).totals["completed"]
 
-    async def _chats(self, notes: list[facts.Note]) -> facts.Row:
+    async def _messages_row(self, notes: list[facts.Note]) -> facts.Row:
         answered = [
             which
             for which, id in self._messages.items()
-            if (await self._asked("GET", f"/api/v1/message/{id}"))["state"] == "answered"
+            if (await self._request("GET", f"/api/v1/message/{id}"))["state"] == "answered"
         ]
         completed = await self._total("messages")
         return facts.messages(notes, self._messages, answered, completed=completed)
 
-    async def _reviews(self) -> facts.Row:
-        page = await self._asked("GET", "/api/v1/reviews?state=COMPLETED&size=200")
+    async def _reviews_row(self) -> facts.Row:
+        page = await self._request("GET", "/api/v1/reviews?state=COMPLETED&size=200")
         completed = [review["task"]["head"] for review in page["reviews"]]
         pulls = [issue.pull for issue in self._people.repository.issues.values() if issue.pull]
         posted = [review.commit for pull in pulls for review in pull.reviews]
         return facts.reviews(self._heads, completed, posted)
 
     async def open_reviews(self) -> int:
-        """How many have not ended, or are not posted yet."""
-        page = await self._asked("GET", "/api/v1/reviews?size=200")
+        """The number of reviews that have not ended, or are not posted yet."""
+        page = await self._request("GET", "/api/v1/reviews?size=200")
         states = [
             [review["state"], (review["posting"] or review)["state"]] for review in page["reviews"]
         ]
         return sum(bool(_OPEN & set(both)) for both in states)
 
-    async def _stored(self) -> facts.Row:
-        page = await self._asked("GET", "/api/v1/uploads")
+    async def _uploads_row(self) -> facts.Row:
+        page = await self._request("GET", "/api/v1/uploads")
         names = [upload["name"] for upload in page["uploads"] if upload["status"] == "COMPLETED"]
         whole: list[str] = []
         for upload in self._uploads:
@@ -270,6 +272,6 @@ class Users:
         return facts.uploads(self._files, names, whole)
 
 
-async def _delivered(send: Callable[[], int]) -> CallAnswer:
+async def _deliver(send: Callable[[], int]) -> CallAnswer:
     status = await asyncio.to_thread(send)
     return CallAnswer(status or 503, {}, b"")

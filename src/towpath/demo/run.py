@@ -23,31 +23,31 @@ from towpath.engine.engine import Engine
 from towpath.telemetry.logs import Silent
 
 WITHIN = 170.0
-"""Seconds for all of it."""
+"""Seconds within which the demo must end."""
 _LOOK, _TOLD_EVERY = 0.05, 2.0
 _STILL = 3
-"""How often in a row nothing may be open before what is missing counts as lost."""
+"""Number of counts in a row without open jobs after which missing results count as lost."""
 
 Say = Callable[[str], None]
 Counted = Callable[[list[facts.Row]], None]
 
 
 class Demo:
-    """Runs *load*; *say* is told what happens. With *lose*, one timer is taken away on the way."""
+    """Runs *load*; *say* gets lines about its progress. With *lose*, loses a timer on purpose."""
 
     def __init__(
         self, load: DemoLoad, *, say: Say, lose: bool = False, within: float = WITHIN
     ) -> None:
-        self._load, self._told, self._lose, self._within = load, say, lose, within
+        self._load, self._print, self._lose, self._within = load, say, lose, within
         self._began = steady()
         self.terminated = False
         """Whether SIGTERM ended it."""
 
     async def run(self, folder: Path, counted: Counted, *, stay: bool = False) -> None:
-        """Tell *counted* what became of everything. With *stay*, all of it runs until SIGINT or
-        SIGTERM comes.
+        """Run the demo, and call *counted* with the rows. With *stay*, everything then runs on
+        until SIGINT or SIGTERM.
 
-        Raises DemoFailed if it can't be run to its end.
+        Raises DemoFailed if it can't finish.
         """
         self._end_by_sigterm()
         self._say("starting a server, its store and database, two workers and a fake GitHub …")
@@ -55,15 +55,15 @@ class Demo:
             self._say(f"serving {site.address}; dashboard: {site.login}")
             users = Users(site, self._load, engine)
             beside = (self._tell_progress(users), users.send_webhooks(), users.work_as_agents())
-            async with self._bounded(), _beside(*beside):
-                rows = await self._all_of_it(site, users, engine)
+            async with self._limit_time(), _run_beside(*beside):
+                rows = await self._run_load(site, users, engine)
             counted(rows)
             if stay:
                 self._say(f"it runs until Ctrl-C; dashboard: {site.address}")
-                await _signalled()
+                await _wait_for_signal()
 
     def _end_by_sigterm(self) -> None:
-        """Let SIGTERM end it as Ctrl-C does: with everything that it has started."""
+        """Make SIGTERM end the demo, and everything that it has started, as Ctrl-C does."""
         task = asyncio.current_task()
 
         def end() -> None:
@@ -73,20 +73,20 @@ class Demo:
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
 
-    async def _all_of_it(self, site: Site, users: Users, engine: Engine) -> list[facts.Row]:
+    async def _run_load(self, site: Site, users: Users, engine: Engine) -> list[facts.Row]:
         await self._workers_are_there(site, without=0)
         async with asyncio.TaskGroup() as group:
             group.create_task(users.run())
             if self._lose:
                 group.create_task(users.lose_a_timer())
-            group.create_task(self._hurt(site, users))
+            group.create_task(self._kill_parts(site, users))
         self._say("everything is sent; waiting until it is done …")
-        return await self._counted(users, engine)
+        return await self._count_rows(users, engine)
 
-    # ── what goes wrong ──────────────────────────────────────────────────────────────────
+    # ── failures ─────────────────────────────────────────────────────────────────────────
 
-    async def _hurt(self, site: Site, users: Users) -> None:
-        """Kill a worker that holds messages, then the store: both with SIGKILL, by their pids."""
+    async def _kill_parts(self, site: Site, users: Users) -> None:
+        """Kill a worker that holds messages, then Redis: both with SIGKILL, by their pids."""
         killed = await self._busy_worker(site, users)
         os.kill(killed, signal.SIGKILL)
         held = facts.held(facts.notes_in(site.notes))[killed]
@@ -101,7 +101,7 @@ class Demo:
         self._say("the server has started it again, with the data on its disk")
 
     async def _busy_worker(self, site: Site, users: Users) -> int:
-        """The process that holds most messages, once a quarter is done."""
+        """The process that holds most messages, once a quarter of the messages is done."""
         await self._share_done(users, 0.25)
         while True:
             alive = set(await self._workers(site))
@@ -120,11 +120,11 @@ class Demo:
         await waited("a share of the messages", reached, within=self._within)
 
     async def _workers_are_there(self, site: Site, *, without: int) -> None:
-        while len(set(await self._workers(site)) - {without}) < WORKERS:  # noqa: ASYNC110 -- nobody tells when they are
+        while len(set(await self._workers(site)) - {without}) < WORKERS:  # noqa: ASYNC110 -- there is no event for it
             await asyncio.sleep(_LOOK)
 
     async def _workers(self, site: Site) -> list[int]:
-        """The pids of the workers that take jobs; none while the store is away."""
+        """The pids of the live workers; none while Redis is unreachable."""
         answer = await site.remote.answer("GET", "/api/v1/workers")
         found: Any = msgspec.json.decode(answer.body) if answer.status == 200 else {}
         ours = f"{NAME}."
@@ -132,10 +132,10 @@ class Demo:
             worker["pid"] for worker in found.get("workers", ()) if worker["name"].startswith(ours)
         ]
 
-    # ── what is waited for ───────────────────────────────────────────────────────────────
+    # ── waiting for the end ──────────────────────────────────────────────────────────────
 
-    async def _counted(self, users: Users, engine: Engine) -> list[facts.Row]:
-        """The rows, as soon as nothing lacks, or nothing that lacks can still come."""
+    async def _count_rows(self, users: Users, engine: Engine) -> list[facts.Row]:
+        """The rows, once nothing is missing, or no open job could still add what is missing."""
         still = 0
         while True:
             still = 0 if await _open_jobs(engine) or await users.open_reviews() else still + 1
@@ -145,17 +145,17 @@ class Demo:
             await asyncio.sleep(_TOLD_EVERY / 4)
 
     @asynccontextmanager
-    async def _bounded(self) -> AsyncGenerator[None]:
+    async def _limit_time(self) -> AsyncGenerator[None]:
         try:
             async with asyncio.timeout(self._within):
                 yield
         except TimeoutError as error:
             raise DemoFailed(f"the work was not finished within {self._within:g} s") from error
 
-    # ── what is told ─────────────────────────────────────────────────────────────────────
+    # ── messages ─────────────────────────────────────────────────────────────────────────
 
     def _say(self, text: str) -> None:
-        self._told(f"{steady() - self._began:5.1f} s  {text}")
+        self._print(f"{steady() - self._began:5.1f} s  {text}")
 
     async def _tell_progress(self, users: Users) -> None:
         while True:
@@ -166,7 +166,7 @@ class Demo:
 
 
 async def _open_jobs(engine: Engine) -> int:
-    """How many jobs of the demo's applications wait, or run."""
+    """The number of open jobs of the demo's applications, except uploads."""
     known = await engine.queues.names()
     ours = [
         queue
@@ -178,8 +178,8 @@ async def _open_jobs(engine: Engine) -> int:
 
 
 @asynccontextmanager
-async def _beside(*work: Any) -> AsyncGenerator[None]:
-    """Do that while the body runs; what it raises ends the body."""
+async def _run_beside(*work: Any) -> AsyncGenerator[None]:
+    """Run *work* in tasks while the body runs; an error of one ends the body."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(coroutine) for coroutine in work]
@@ -191,12 +191,12 @@ async def _beside(*work: Any) -> AsyncGenerator[None]:
 
 
 def _first(failed: ExceptionGroup[Exception]) -> Exception:
-    """What went wrong first, out of the groups in which it was done."""
+    """The first error in nested exception groups."""
     error = failed.exceptions[0]
     return _first(cast("Any", error)) if isinstance(error, ExceptionGroup) else error
 
 
-async def _signalled() -> None:
+async def _wait_for_signal() -> None:
     loop, came = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, came.set)
@@ -205,7 +205,7 @@ async def _signalled() -> None:
 
 @contextmanager
 def folder_for(*, kept: bool) -> Generator[Path]:
-    """A folder of the demo's own; removed at the end unless it is *kept*."""
+    """A new folder for the demo; removed at the end unless *kept*."""
     folder = Path(tempfile.mkdtemp(prefix="towpath-demo-"))
     try:
         yield folder

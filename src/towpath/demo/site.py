@@ -1,4 +1,4 @@
-"""What the demo runs on, in a folder of its own: a server with its store, workers, and a GitHub."""
+"""The programs of the demo: a server with its Redis and database, workers, and a fake GitHub."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from towpath.testing.github.double import TOKEN, GitHubDouble
 
 SECRET = "the-demo-s-webhooks"  # noqa: S105 -- of webhooks that never leave this machine
 NAME, WORKERS = "desk", 2
-"""What the worker processes are called, and how many there are."""
+"""The name and the number of the worker processes."""
 _COMMAND = "from towpath.cli.main import main; main()"
 _READY, _LAST_WORDS = 120.0, 2000
-"""Seconds until everything runs; characters of a log that are shown."""
+"""Seconds within which everything must run; characters of a log that an error shows."""
 _ENDED = 30.0
 _LEASE = "8s"
-"""Short: what a killed worker held comes back while somebody looks."""
+"""Short, so that the jobs of a killed worker return during the demo."""
 _LOOK = 0.05
 
 
 class Site(NamedTuple):
-    """All that runs, and how it is reached."""
+    """The running programs, and how to reach them."""
 
     folder: Path
     notes: Path
@@ -47,15 +47,15 @@ class Site(NamedTuple):
     github: GitHubDouble
     environment: Mapping[str, str]
 
-    # ── who runs ─────────────────────────────────────────────────────────────────────────
+    # ── the Redis process ────────────────────────────────────────────────────────────────
 
     def store_pid(self) -> int:
-        """The store's process. Raises OSError, EmbeddedError while it is away."""
+        """The pid of Redis. Raises OSError, EmbeddedError while it does not answer."""
         path = Path(unquote(urlsplit(self.store).path))
         return int(ask_fields(path, "INFO", "server")["process_id"])
 
     def store_is_another(self, pid: int) -> bool:
-        """Whether a store answers that is not the process *pid*."""
+        """Whether a Redis answers that is not the process *pid*."""
         try:
             return self.store_pid() != pid
         except (OSError, EmbeddedError):
@@ -63,7 +63,7 @@ class Site(NamedTuple):
 
 
 async def waited(for_what: str, fact: Any, *, within: float = _READY) -> None:
-    """Return when *fact* holds. Raises DemoFailed."""
+    """Wait until *fact* returns True. Raises DemoFailed after *within* seconds."""
     end = steady() + within
     while not await asyncio.to_thread(fact):
         if steady() > end:
@@ -71,12 +71,12 @@ async def waited(for_what: str, fact: Any, *, within: float = _READY) -> None:
         await asyncio.sleep(_LOOK)
 
 
-# ── starting and ending it ───────────────────────────────────────────────────────────────
+# ── start and end ────────────────────────────────────────────────────────────────────────
 
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncGenerator[Site]:
-    """Everything, started in dependency order and ended in reverse."""
+    """Start all programs in the order of their dependencies; end them in reverse."""
     notes, scratch = folder / "notes", folder / "scratch"
     notes.mkdir()
     scratch.mkdir()
@@ -84,32 +84,32 @@ async def running(folder: Path) -> AsyncGenerator[Site]:
         environment = _environment(github.url) | {FOLDER: str(notes), "TMPDIR": str(scratch)}
         async with _program(["up", "--data", str(folder / "data"), "--port", "0", "--json"],
                             folder, environment) as server:  # fmt: skip
-            told = await _told(server, folder)
-            secret, link = _read(told["api_key_file"]), told["login_file"]
-            # Only a terminal is shown the link itself: a log may be read by others.
+            started = await _read_start(server, folder)
+            secret, link = _read(started["api_key_file"]), started["login_file"]
+            # Show the link itself only in a terminal, because others may read a log.
             login = _read(link) if sys.stderr.isatty() else f"the link in {link}"
-            hook = f"{told['address']}/api/v1/webhooks/github"
+            hook = f"{started['address']}/api/v1/webhooks/github"
             github.listen(hook, secret=SECRET)
-            words = ["worker", "towpath.demo.desk:app", "--url", told["store"], "--name", NAME]
+            words = ["worker", "towpath.demo.desk:app", "--url", started["store"], "--name", NAME]
             words += ["--processes", str(WORKERS), "--lease", _LEASE, "--grace", "5s"]
             async with (
-                Remote(told["address"], secret) as remote,
-                Remote(told["address"], secret) as agents,
+                Remote(started["address"], secret) as remote,
+                Remote(started["address"], secret) as agents,
                 _program(words, folder, environment),
             ):
                 yield Site(
-                    folder, notes, told["address"], login, secret, told["store"],
+                    folder, notes, started["address"], login, secret, started["store"],
                     remote, agents, github, environment,
                 )  # fmt: skip
 
 
 def _read(file: str) -> str:
-    """What a file says that `towpath up` wrote for its owner alone."""
+    """The text of a file that `towpath up` wrote, readable by its owner only."""
     return Path(file).read_text().strip()
 
 
 def _environment(github: str) -> dict[str, str]:
-    """Nothing of the user's own settings counts here."""
+    """The environment of the programs, without the user's own settings."""
     ours = ("TOWPATH_", "REDIS_", "DATABASE_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     settings = {
@@ -131,7 +131,7 @@ def _environment(github: str) -> dict[str, str]:
 async def _program(
     words: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A `towpath` of its own, stopped at the end. It ends with this process at the latest."""
+    """Run a `towpath` command while the block runs; it ends with this process at the latest."""
     with log_of(folder, words[0]).open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *follow_parent(), sys.executable, "-c", _COMMAND, *words,
@@ -152,12 +152,12 @@ async def _program(
 
 
 def log_of(folder: Path, command: str) -> Path:
-    """Where the lines of a program go."""
+    """The log file of a command."""
     return folder / f"{command}.log"
 
 
-async def _told(server: asyncio.subprocess.Process, folder: Path) -> dict[str, Any]:
-    """What `towpath up` says once it serves. Raises DemoFailed with its last words."""
+async def _read_start(server: asyncio.subprocess.Process, folder: Path) -> dict[str, Any]:
+    """The JSON that `towpath up` prints when it serves. Raises DemoFailed with its log's end."""
     assert server.stdout is not None  # noqa: S101 -- it was asked for
     with suppress(TimeoutError):
         async with asyncio.timeout(_READY):
@@ -168,7 +168,7 @@ async def _told(server: asyncio.subprocess.Process, folder: Path) -> dict[str, A
 
 
 async def uploaded(site: Site, files: Sequence[Path]) -> list[dict[str, Any]]:
-    """What `towpath upload` says of each file. Raises DemoFailed."""
+    """Upload *files* with `towpath upload`; returns what it prints for each of them."""
     words = ["upload", *map(str, files), "--server", site.address, "--chunk-size", "1m", "--json"]
     with log_of(site.folder, "upload").open("ab") as log:
         sending = await asyncio.create_subprocess_exec(
@@ -177,9 +177,9 @@ async def uploaded(site: Site, files: Sequence[Path]) -> list[dict[str, Any]]:
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
         )  # fmt: skip
     try:
-        said, _ = await sending.communicate()
+        output, _ = await sending.communicate()
     except asyncio.CancelledError:
         sending.kill()
         await sending.wait()
         raise
-    return [json.loads(line) for line in said.splitlines()]
+    return [json.loads(line) for line in output.splitlines()]

@@ -1,1 +1,1 @@
-"""The HTTP server: what the engine and the applications offer, to every language, behind a key."""
+"""The HTTP server: the engine and the applications for every language, protected by API keys."""

@@ -1,4 +1,4 @@
-"""The applications of a server: checked when it is built, run while it runs."""
+"""The applications of a server: checks them when it is built, and runs them while it runs."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from towpath.worker.worker import Worker
 
 _TRY_EVERY = 1.0
 _FLUSH = seconds(10)
-"""What a worker may take beyond its grace to give back what it holds."""
+"""How long a worker may take, after its grace, to release its jobs."""
 
 
 class Mounted(msgspec.Struct, frozen=True):
-    """An application with its options, and all of it loaded that a server runs."""
+    """An application with its options, and the loaded parts that a server runs."""
 
     application: Application
     options: Any
@@ -56,7 +56,9 @@ class Mounted(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, application: Application, options: Any) -> Mounted:
-        """Raises ApplicationInvalid for what can't be loaded, InvalidOption for what can't be."""
+        """Load *application*. Raises ApplicationInvalid for a part that can't be loaded, and
+        InvalidOption.
+        """
         load = application.load
         for named in (application.service, application.tasks, application.probe):
             load(named)
@@ -129,8 +131,8 @@ class Applications:
             for mounted in self.mounted
             for spec in mounted.application.metrics
         }
-        """By metric: the first queue of its application, which its paths are about. Only keys for
-        this queue see the application's totals."""
+        """The first queue of the application, by metric. Only keys that cover this queue see the
+        application's totals."""
         self.probes: dict[str, Probe] = {
             mounted.application.name: mounted.application.load(mounted.application.probe)
             for mounted in self.mounted
@@ -140,10 +142,10 @@ class Applications:
     def routers(
         self, own: Sequence[APIRouter], *, open: Iterable[str], limits: ServerLimits
     ) -> list[APIRouter]:
-        """The routers of all, with the server's *own*.
+        """The routers of the server (*own*) and of all applications, in the order of matching.
 
-        Raises ApplicationInvalid for a path that another one has, that takes no key without being
-        open, or that is not the application's own to open.
+        Raises ApplicationInvalid for a path that two owners have, a path that is neither open nor
+        requires a scope, and an open path that the application does not have.
         """
         webhooks = router_of(self.listening, self._deliveries(limits))
         claimed = {"/openapi.json": "the server", TOOLS: "the server"}
@@ -165,7 +167,7 @@ class Applications:
         mounts = [mounted.mount for mounted in self.mounted]
         often = [router for theirs in mounts for router in theirs.routers[: theirs.first]]
         routers = [router for theirs in mounts for router in theirs.routers[theirs.first :]]
-        # What is asked for most comes first: paths are tried one after the other.
+        # Paths with most requests come first: routers are matched one after the other.
         shown = [pages.router for pages in self.pages.values()]
         return [*often, *routers[:1], *own[:1], webhooks, *routers[1:], *own[1:], *shown]
 
@@ -183,13 +185,15 @@ class Applications:
 
     @asynccontextmanager
     async def running(self, **given: Any) -> AsyncGenerator[dict[str, Any]]:
-        """The services by name, and the tasks of all, while the body runs."""
+        """Run the services and tasks of all applications while the body runs. Yields the services
+        by name.
+        """
         services: dict[str, Any] = {}
         async with AsyncExitStack() as stack:
             for mounted in self.mounted:
                 application, host = mounted.application, Host(options=mounted.options, **given)
                 for spec in application.metrics:
-                    host.metrics.own(spec)  # told from the start, before anything is counted
+                    host.metrics.own(spec)  # exported from the start, before anything is counted
                 service = services[application.name] = (
                     await stack.enter_async_context(application.load(application.service)(host))
                     if application.service
@@ -215,10 +219,10 @@ def _routes(owner: str, router: APIRouter) -> list[APIRoute]:
 def _claim(
     claimed: dict[str, str], owner: str, routes: Sequence[APIRoute], *, open: Iterable[str]
 ) -> None:
-    """Note that *routes* are the owner's. Raises ApplicationInvalid for one that can't be."""
+    """Add *routes* to the *claimed* paths. Raises ApplicationInvalid if one breaks a rule."""
     for route in routes:
         for path, other in claimed.items():
-            if other != owner and _meet(_parts(route.path), _parts(path)):
+            if other != owner and _overlap(_parts(route.path), _parts(path)):
                 raise ApplicationInvalid(owner, f"its path {route.path} belongs to {other}: {path}")
         if not _is_open(route, open) and not has_scope(route.dependant):
             raise ApplicationInvalid(owner, f"its path {route.path} requires no scope")
@@ -237,7 +241,7 @@ def _claim(
 
 
 def _names(route: APIRoute) -> set[str]:
-    """How a route is named if it is open: by its path, or by each of its methods and its path."""
+    """The names under which a route may be listed as open: its path, or each method and path."""
     return {route.path, *(f"{method} {route.path}" for method in route.methods or ())}
 
 
@@ -247,7 +251,7 @@ def _is_open(route: APIRoute, open: Iterable[str]) -> bool:
 
 
 def _own_pages(name: str, pages: Pages | None) -> list[APIRoute]:
-    """The routes of an application's pages. Raises ApplicationInvalid for one elsewhere."""
+    """The routes of an application's pages. Raises ApplicationInvalid for another path."""
     routes = _routes(name, pages.router) if pages else []
     for route in routes:
         if _parts(route.path)[:2] != [PAGES.strip("/"), name]:
@@ -259,8 +263,8 @@ def _parts(path: str) -> list[str]:
     return path.strip("/").split("/")
 
 
-def _meet(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether a request can be for both paths."""
+def _overlap(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether one request could match both paths."""
     for mine, its in zip(one, other, strict=False):
         if mine.endswith(":path}") or its.endswith(":path}"):
             return True
@@ -286,10 +290,11 @@ def _require_own_webhooks(name: str, paths: Sequence[str]) -> None:
 async def working(
     app: Callable[[], Towpath] | None, consumers: Sequence[Consumers], *, grace: Duration, log: Log
 ) -> AsyncGenerator[None]:
-    """Run what the options ask for while the body runs; again, if it ends before. Handlers may
-    come later: nothing is started before the first one does.
+    """Run a worker for *consumers* while the body runs, and restart it if it ends before.
+    Handlers may be added later: the worker starts with the first one.
 
-    A store or a database that is away is tried again: the server answers meanwhile, and says so.
+    If Redis or the database is unreachable, the worker tries again. The server answers meanwhile,
+    and reports it.
     """
     if app is None:
         yield
@@ -298,7 +303,7 @@ async def working(
     async with AsyncExitStack() as stack:
         for consumer in consumers:
             await stack.enter_async_context(consumer.added(made))
-        # The server hears the signals, and stops its workers when it is done itself.
+        # The server handles the signals, and stops its worker after its own requests.
         worker = Worker(made, grace=grace, signals=(), handlers_later=True)
         begin = _FirstHandler(made)
         running = Background("handlers", partial(_run, worker, begin), log=log).start()
@@ -314,34 +319,34 @@ async def working(
 
 
 class _FirstHandler:
-    """Waits until an app has a handler: before, a worker would only cost connections."""
+    """Waits until an app has a handler: without one, a worker would only take connections."""
 
     def __init__(self, app: Towpath) -> None:
         self._app, self._over = app, asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     def look(self) -> None:
-        """See whether there is one. From any thread."""
+        """End the wait if there is a handler. May be called from any thread."""
         if self._app.handlers:
             self._loop.call_soon_threadsafe(self._over.set)
 
     def never(self) -> None:
-        """Wait no longer."""
+        """End the wait, because the server stops."""
         self._over.set()
 
     async def came(self) -> bool:
-        """True once there is one; False if nobody waits for it any more."""
+        """Waits. Returns True once there is a handler, False if `never` was called before."""
         await self._over.wait()
         return bool(self._app.handlers)
 
 
 async def _run(worker: Worker, begin: _FirstHandler) -> None:
-    """Run it until it stops: because the server does, or because it lost its slots."""
+    """Run *worker* until it stops: because the server does, or because it lost its slots."""
     while await begin.came():
         try:
             await worker.run()
         except (ServerError, LedgerError):
-            # Engine and relay say it: one line for all.
+            # The engine and the relay have logged it.
             await asyncio.sleep(_TRY_EVERY)
         else:
             return

@@ -1,4 +1,4 @@
-"""The composition root: all parts of a server put together."""
+"""The composition root: builds a server from its parts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from towpath.worker.schedules import DeclaredSchedules, keep_firing
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server is made of."""
+    """The parts of a server."""
 
     connect: Callable[[Limits], Engine]
     ledger: Ledger
@@ -67,17 +67,18 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     applications: tuple[Application, ...] = msgspec.field(default_factory=applications)
     options: Mapping[str, Any] = {}
-    """Of the applications, by name; for one that is not here, its defaults."""
+    """Options of the applications, by name; one that is not here has its defaults."""
     outbox: OutboxOptions = OutboxOptions(sinks=())
     """Its sinks are those of the ledger."""
     app: Callable[[], Towpath] | None = None
-    """Makes the app whose handlers run beside the server; none = they run elsewhere."""
+    """Creates the app whose handlers run in the server; None = they run elsewhere."""
 
 
 def build(parts: Parts) -> FastAPI:
-    """The server as an ASGI application. It connects when it starts, and serves while it can't.
+    """The server as an ASGI application. It connects when it starts, and also serves while Redis or
+    the database is unreachable.
 
-    Raises ApplicationInvalid, InvalidOption for what an application can't do, and what `Sinks`
+    Raises ApplicationInvalid and InvalidOption for an application that can't run, and what `Sinks`
     raises.
     """
     mounted = Applications(parts.applications, parts.options)
@@ -85,7 +86,7 @@ def build(parts: Parts) -> FastAPI:
         title="Towpath",
         version=parts.version,
         summary="A job queue for work that must be done once, in order and on time.",
-        lifespan=_life(parts, mounted),
+        lifespan=_make_lifespan(parts, mounted),
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -116,7 +117,7 @@ def build(parts: Parts) -> FastAPI:
         searching.router, doors.router,
     ]  # fmt: skip
     for router in [*mounted.routers(own, open=OPEN, limits=parts.limits), doors.rest]:
-        # `include_router` would match each request twice: for the router, then for its route.
+        # `include_router` would match each request twice: against the router and its route.
         app.router.routes.extend(router.routes)
     if mounted.tools:
         app.router.routes.append(Route(TOOLS, app.state.tools))
@@ -134,7 +135,7 @@ def _credentials(app: FastAPI, mounted: Applications) -> dict[str, CredentialChe
 
 
 def _share(app: FastAPI, parts: Parts, mounted: Applications) -> None:
-    """What requests find in the state of the server."""
+    """Put the shared parts into `app.state`, where dependencies find them."""
     app.state.ledger = parts.ledger
     app.state.metrics = parts.metrics
     app.state.metric_queues = mounted.metric_queues
@@ -152,22 +153,24 @@ def _share(app: FastAPI, parts: Parts, mounted: Applications) -> None:
 
 
 OPEN = HEALTH | doors.OPEN
-"""What answers to everybody, beside what applications have."""
+"""Paths of the server that need no key."""
 
 
 DESCRIPTION = "/openapi.json"
 LIMITS = Limits(answer=seconds(1), give_up=seconds(1.5), channels=16)
-"""A caller over HTTP is told within two seconds that the store is away."""
+"""Short limits: an HTTP client gets an error within two seconds if Redis is unreachable."""
 
 
-def _life(
+def _make_lifespan(
     parts: Parts, mounted: Applications
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """All that runs while the server does. Asking for it checks what it will be made of."""
+    """Returns the lifespan of the server: connections, services, tasks and workers. Raises what
+    `Sinks` raises.
+    """
     sinks = Sinks(parts.outbox)
 
     def connect() -> Engine:
-        # What can be done without the store is done: readiness and its log say what is wrong.
+        # Serve what needs no Redis while it is unreachable; readiness and the log report it.
         return parts.connect(LIMITS).tolerant()
 
     @asynccontextmanager
@@ -181,13 +184,13 @@ def _life(
                 return backend.engine
 
             async with (
-                # First in and last out: what the handlers end while they stop is sent as well.
+                # Entered first and left last: events of handlers that stop are sent as well.
                 sinks.sending(parts.ledger, engine, log=parts.log, metrics=parts.metrics),
                 mounted.running(
                     engine=engine, ledger=parts.ledger, metrics=parts.metrics, log=parts.log
                 ) as app.state.services,
                 working(parts.app, mounted.consumers, grace=parts.limits.grace, log=parts.log),
-                _firing(engine, parts.log, parts.metrics),
+                _fire_schedules(engine, parts.log, parts.metrics),
             ):
                 app.state.open_requests.start()
                 try:
@@ -200,8 +203,10 @@ def _life(
 
 
 @asynccontextmanager
-async def _firing(engine: Callable[[], Engine], log: Log, metrics: Metrics) -> AsyncGenerator[None]:
-    """Fire the schedules of all queues while the body runs: also of those without any worker."""
+async def _fire_schedules(
+    engine: Callable[[], Engine], log: Log, metrics: Metrics
+) -> AsyncGenerator[None]:
+    """Fire the schedules of all queues while the body runs, also of queues without a worker."""
 
     async def fire() -> None:
         await keep_firing(engine(), DeclaredSchedules(), log=log, metrics=metrics)
@@ -213,7 +218,7 @@ async def _firing(engine: Callable[[], Engine], log: Log, metrics: Metrics) -> A
         await firing.stop()
 
 
-# ── the description: OpenAPI 3.1 ─────────────────────────────────────────────────────────
+# ── OpenAPI 3.1 ──────────────────────────────────────────────────────────────────────────
 
 TAGS = [
     {"name": "jobs", "description": "Submit, read, explain, list and cancel jobs."},
@@ -241,19 +246,19 @@ _DELIVERY: dict[str, Any] = {
     "examples": [{"action": "opened", "pull_request": {}, "repository": {}}],
 }
 _Shown = list[dict[str, list[str]]]
-"""What a request has to show: one of these."""
+"""Security requirements of OpenAPI: a request must fulfil one of them."""
 _ANY_KEY: _Shown = [{"bearer": []}, {"plain": []}]
 
 
 def describe(app: FastAPI, mounted: Applications, *, open: Collection[str]) -> None:
-    """Let *app* describe itself with keys and problems. Made and encoded at the first request for
-    it, and the same for all.
+    """Add /openapi.json to *app*, with security schemes and problems. It is built at the first
+    request, and is the same for all keys.
     """
     made: dict[str, Any] = {}
 
     def description() -> dict[str, Any]:
         if not made:
-            made.update(_described(app, mounted, open))
+            made.update(_build_openapi(app, mounted, open))
         return made
 
     encoded: list[tuple[bytes, str]] = []
@@ -273,7 +278,7 @@ def describe(app: FastAPI, mounted: Applications, *, open: Collection[str]) -> N
     app.add_route(DESCRIPTION, answer, include_in_schema=False)
 
 
-def _described(app: FastAPI, mounted: Applications, open: Collection[str]) -> dict[str, Any]:
+def _build_openapi(app: FastAPI, mounted: Applications, open: Collection[str]) -> dict[str, Any]:
     page = get_openapi(
         title=app.title,
         version=app.version,
@@ -298,16 +303,16 @@ def _described(app: FastAPI, mounted: Applications, open: Collection[str]) -> di
     return page
 
 
-# ── where events leave ───────────────────────────────────────────────────────────────────
+# ── sinks of the outbox ──────────────────────────────────────────────────────────────────
 
 _WITHIN = seconds(15)
-"""How long a receiver may take for an event."""
+"""Timeout of the webhook sink for an event."""
 
 
 class Sinks:
-    """The sinks of *options*. Making it checks all that was said; nothing is sent before `sending`.
+    """The sinks of *options*. Creating it checks the options; nothing is sent before `sending`.
 
-    The webhook's address is the operator's own, so its host may be a private one. Raises
+    The operator chose the webhook's address, so its host may be a private one. Raises
     InvalidOption, SecretInvalid, SinkNotInstalled.
     """
 
@@ -326,7 +331,7 @@ class Sinks:
     ) -> AsyncGenerator[None]:
         """Send the events of *ledger* while the body runs.
 
-        With no sinks too: what was left for one that is no longer asked for stays countable.
+        The courier runs also without sinks: it counts events for sinks that were removed.
         """
         sinks = list(self._outside)
         if REDIS in self._options.sinks:
@@ -351,5 +356,5 @@ def _kafka(options: OutboxOptions) -> KafkaSink:
     try:
         return KafkaSink(servers, topic, name=KAFKA, options=options.kafka_options)
     except InvalidOption as error:
-        # Under the name that it was set by, and without what it was set to.
+        # With the name of the setting, and without its value, which may be secret.
         raise InvalidOption("outbox.kafka_options", "…", rule=error.rule) from None

@@ -1,4 +1,4 @@
-"""The fields of a job over HTTP: a form for each kind, in bodies and in answers."""
+"""The fields of a job over HTTP, derived from its attributes: their types in bodies and answers."""
 
 from __future__ import annotations
 
@@ -24,47 +24,47 @@ _UNITS: dict[type, str] = {
     Policy: f" As text: {POLICIES}.",
 }
 _PLAIN: dict[type, Any] = {Number: int, Moment: datetime, fields.Text: str}
-_UNSAID = msgspec.structs.asdict(Said())
-"""What a job is of which nothing was said."""
+_DEFAULTS = msgspec.structs.asdict(Said())
+"""The default attributes of a job."""
 
 
 def asking(base: type[M], *, but: Collection[str] = ()) -> type[M]:
-    """*base*, and all that may be said about a job; all *but* these."""
-    return _with(
-        base, {name: _asked(name, field) for name, field in FIELDS.items() if name not in but}
+    """Returns *base* with a field for each attribute of a job, except those in *but*."""
+    return _add_fields(
+        base, {name: _body_field(name, field) for name, field in FIELDS.items() if name not in but}
     )
 
 
 def telling(base: type[M]) -> type[M]:
-    """*base*, and what was said about a job, as `told` has it."""
-    return _with(base, {name: _answered(name) for name in _UNSAID})
+    """Returns *base* with the attributes of a job as fields of an answer; see `told`."""
+    return _add_fields(base, {name: _answer_field(name) for name in _DEFAULTS})
 
 
 def options_in(body: object) -> JobOptions:
-    """What a body says about its job."""
+    """The job options that a body sets."""
     values = {name: getattr(body, name, None) for name in FIELDS}
-    said = {
+    given = {
         name: value
         for name, value in values.items()
-        if value is not None and value != _UNSAID.get(name)
+        if value is not None and value != _DEFAULTS.get(name)
     }
-    return with_own_attempts(cast("JobOptions", said))
+    return with_own_attempts(cast("JobOptions", given))
 
 
 def told(job: Said) -> dict[str, Any]:
-    """What was said about *job*, for an answer."""
-    return {name: getattr(job, name) for name in _UNSAID}
+    """The attributes of *job*, for an answer."""
+    return {name: getattr(job, name) for name in _DEFAULTS}
 
 
-def _with(base: type[M], more: dict[str, tuple[Any, Any]]) -> type[M]:
+def _add_fields(base: type[M], more: dict[str, tuple[Any, Any]]) -> type[M]:
     return create_model(base.__name__, __base__=base, **cast("Any", more))
 
 
-def _asked(name: str, field: fields.JobField) -> tuple[Any, Any]:
-    """The type of a field in a body, and what it is if it is left out."""
+def _body_field(name: str, field: fields.JobField) -> tuple[Any, Any]:
+    """The type and the default of a field in a body."""
     kind: Kind = field.kind
     about = Field(description=field.about + _UNITS.get(type(kind), ""))
-    form, usual = _form(kind), _UNSAID.get(name)
+    form, usual = _form(kind), _DEFAULTS.get(name)
     if isinstance(usual, int):
         return Annotated[form, about], usual
     return Annotated[form | None, about], usual or None
@@ -88,13 +88,13 @@ def _form(kind: Kind) -> Any:
 
 
 def in_seconds(span: Duration | None) -> float | None:
-    """A duration for an answer. No time at all is falsy, and not None."""
+    """A duration for an answer. A duration of zero is falsy, so compare with None."""
     return None if span is None else span.total_seconds()
 
 
-def _answered(name: str) -> tuple[Any, Any]:
-    """The same in an answer."""
-    kind, usual = FIELDS[name].kind, _UNSAID[name]
+def _answer_field(name: str) -> tuple[Any, Any]:
+    """The type and the default of a field in an answer."""
+    kind, usual = FIELDS[name].kind, _DEFAULTS[name]
     about = Field(description=FIELDS[name].about)
     if isinstance(kind, Policy):
         as_text = BeforeValidator(lambda value: value and written(value))

@@ -1,4 +1,4 @@
-"""What requests and answers look like. The same words as in Python, seconds and ISO times."""
+"""Bodies of requests and answers. Names are those of Python; times are seconds or ISO 8601."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _fit_or_not(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
 
 
 ListedJobIn = Annotated[JobIn, WrapValidator(_fit_or_not)]
-"""A job of a list: one that does not fit is its own trouble, not that of the others."""
+"""A job of a list. One that is invalid becomes a JobUnfit, so that the others are submitted."""
 
 
 class SubmittedOut(Answer):

@@ -1,4 +1,4 @@
-"""Whether the workers of a queue keep their records in another database than this server."""
+"""Finds workers that keep their records in another database than this server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from towpath.telemetry.events import LEDGER_DIFFERS
 from towpath.telemetry.logs import Log
 
 _READ_EVERY = 2.0
-"""Seconds for which an answer is used again: probes of readiness may come often."""
+"""Seconds for which a result is used again: readiness may be probed often."""
 
 
 class RecordsElsewhere:
@@ -26,7 +26,7 @@ class RecordsElsewhere:
 
     async def find(self) -> Mapping[str, list[str]]:
         """The queues whose workers use another database, with the names of these workers. At most
-        two seconds old; while Redis or the database is away, as they were found last.
+        two seconds old; the last result while Redis or the database is unreachable.
         """
         now = steady()
         if now - self._read_at < _READ_EVERY:
@@ -35,7 +35,7 @@ class RecordsElsewhere:
         try:
             own = await self._ledger.identity()
             workers = await self._engine().workers.list() if own else []
-        except TowpathError:  # readiness says what is away
+        except TowpathError:  # readiness reports it
             return self._found
         found = find_records_elsewhere(workers, own) if own else {}
         for queue in found.keys() - self._found.keys():

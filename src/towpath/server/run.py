@@ -28,20 +28,20 @@ from towpath.web.limits import DEFAULTS
 from towpath.web.open_requests import CONNECTION, RESERVE, Connections
 from towpath.web.problems import TYPES
 
-# ── uvicorn's protocol, with the bounds that it leaves to others ─────────────────────────
+# ── uvicorn's protocol, with limits ──────────────────────────────────────────────────────
 
 HEAD_MOST = 64 * 1024
-"""Bytes of a request's line and headers."""
+"""Maximum size of a request line and its headers, in bytes."""
 LINGER_S = 15.0
-"""How long a body goes on being thrown away after its request was answered."""
+"""Seconds for which the rest of a body is discarded after its request was answered."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """Refuses a head that is too large (431), too slow (408) or ambiguous (400), and counts
     connections.
 
-    A body that nobody wants is thrown away for a while: who is still sending reads the refusal
-    then, instead of a connection that was reset.
+    The rest of a refused body is discarded for a while: so a client that is still sending can read
+    the response, instead of a reset of the connection.
     """
 
     head_within: ClassVar[float]
@@ -71,7 +71,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def abort(self) -> None:
-        """Close it at once, also if the client does not read what was sent."""
+        """Close the connection at once, without waiting for the client to read what was sent."""
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -83,7 +83,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._head > HEAD_MOST and not self.transport.is_closing():
                 self._refuse(431)
 
-    # ── what the parser tells ────────────────────────────────────────────────────────────
+    # ── callbacks of the parser ──────────────────────────────────────────────────────────
 
     def on_message_begin(self) -> None:
         self._head, self._in_head = 0, True
@@ -119,10 +119,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle.response_complete:  # else the next request of a pipeline has begun
             self.all.mark_idle(self)
 
-    # ── refusals below the application ───────────────────────────────────────────────────
+    # ── errors before the application gets the request ───────────────────────────────────
 
     def send_400_response(self, msg: str) -> None:
-        """What the parser could not read, or would not."""
+        """Answer a head that the parser could not read, or that was refused."""
         self._refuse(self._refusal)
 
     def _too_slow(self) -> None:
@@ -151,8 +151,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def _check_head(headers: Sequence[tuple[bytes, bytes]], version: str) -> None:
-    """Raises ValueError for a head that a proxy may read differently: llhttp accepts unknown
-    transfer codings before `chunked`, and any number of hosts.
+    """Raises ValueError for a head that a proxy may read differently: the parser accepts unknown
+    transfer codings before `chunked`, and any number of `Host` headers.
     """
     codings = [
         value.strip(b" \t").lower() for name, value in headers if name == b"transfer-encoding"
@@ -201,20 +201,20 @@ def listen(host: str, port: int) -> socket.socket:
             raise PortTaken(host, port) from error
         rule = f"can't be used for listening: {error.strerror or error}"
         raise InvalidOption("host", f"{host}:{port}", rule=rule) from error
-    # Connections inherit it; asyncio sets it only for sockets that it made itself. Without it the
-    # body of an answer waits for the client to confirm the headers: 40 ms on each request.
+    # Connections inherit TCP_NODELAY; asyncio sets it only for sockets that it made itself. Without
+    # it, the body of a response waits until the client confirms the headers: 40 ms per request.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
 def url_of(sock: socket.socket) -> str:
-    """Where a server that listens at *sock* is found."""
+    """The URL of a server that listens on *sock*."""
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def raise_descriptors() -> int:
-    """Let this process open as many files as it may; how many that is."""
+    """Raise this process's limit of open files to the hard limit. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS_MOST if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -242,8 +242,8 @@ async def serve(
 ) -> None:
     """Serve *app* until SIGTERM or SIGINT ends it; open requests have *grace* to finish.
 
-    The process may open as many files as its hard limit allows, and has so many connections that
-    some are left for Redis, the database and files.
+    Raises the limit of open files to the hard limit, and limits the connections so that some files
+    are left for Redis, the database and others.
 
     `started` is awaited with the address once requests are answered. A request whose headers
     take longer than *head_within* is refused.
@@ -262,21 +262,21 @@ async def serve(
         timeout_keep_alive=65,
     )
     server = _Server(config, app.state.stopping)
-    telling = asyncio.create_task(_tell(server, sock, started))
+    telling = asyncio.create_task(_report_start(server, sock, started))
     began = steady()
-    with _quiet(log):
+    with _silence_loggers(log):
         try:
             await server.serve(sockets=[sock])
         finally:
             telling.cancel()
             await asyncio.wait((telling,))
     if not telling.cancelled():
-        telling.result()  # a server that could not say that it serves has ended for that
+        telling.result()  # raises the error of `started`, which has stopped the server
     log.emit(events.HTTP_STOPPED, reason=server.why, uptime=steady() - began)
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, which returns after a signal instead of raising it again: the caller goes on."""
+    """A uvicorn server that returns after a signal instead of raising the signal again."""
 
     def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
         super().__init__(config)
@@ -301,10 +301,9 @@ class _Server(uvicorn.Server):
         self.handle_exit(number, None)
 
 
-class _Defects(logging.Filter):
-    """What uvicorn says about an error that nobody expected: where, never in the error's words.
-
-    They may quote what is secret.
+class _DefectFilter(logging.Filter):
+    """Replaces uvicorn's report of an unexpected error by a log event with the error's class and
+    place. The error's text is left out: it may quote a secret.
     """
 
     def __init__(self, log: Log) -> None:
@@ -323,15 +322,15 @@ class _Defects(logging.Filter):
         return False
 
 
-_TALKATIVE = ("mcp", "sse_starlette", "uvicorn", "uvicorn.error")
-"""They say at levels below what is for their own developers, or is somebody's data."""
+_NOISY_LOGGERS = ("mcp", "sse_starlette", "uvicorn", "uvicorn.error")
+"""Loggers whose messages below ERROR are debugging noise or quote data of users."""
 
 
 @contextmanager
-def _quiet(log: Log) -> Generator[None]:
-    for name in _TALKATIVE:
+def _silence_loggers(log: Log) -> Generator[None]:
+    for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
-    defects, uvicorns = _Defects(log), logging.getLogger("uvicorn.error")
+    defects, uvicorns = _DefectFilter(log), logging.getLogger("uvicorn.error")
     uvicorns.addFilter(defects)
     try:
         yield
@@ -339,7 +338,7 @@ def _quiet(log: Log) -> Generator[None]:
         uvicorns.removeFilter(defects)
 
 
-async def _tell(
+async def _report_start(
     server: uvicorn.Server, sock: socket.socket, started: Callable[[str], Awaitable[None]]
 ) -> None:
     while not server.started:  # noqa: ASYNC110 -- uvicorn has no event for it

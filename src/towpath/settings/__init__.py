@@ -1,16 +1,16 @@
-"""Settings: one tree, filled from flags, variables, a file and defaults, able to explain itself.
+"""Settings: one tree, filled from flags, variables, a file and defaults, with their origins.
 
-The reader of the environment. In this order, the first that says something decides:
+The first source in this order that has a value decides:
 
-    flags       what the command line was told
+    flags       options of the command line
     variables   TOWPATH_URL, TOWPATH_WORKER__GRACE=30s; REDIS_URL and DATABASE_URL for the
                 addresses; TOWPATH_PASSWORD_FILE and the like name a file that holds a secret
     file        towpath.toml, or [tool.towpath] in pyproject.toml, in the current directory
     default
 
-A group of settings is an options class and a name. Those of the core are fields of `Core`; the
-others are handed to `load` as a registry, and a class is only imported if something is said for its
-group: `settings.of(ItsOptions)`. Settings know no application.
+A group of settings is an options class and a name. Groups of the core are fields of `Core`; the
+others are passed to `load` as a registry, and a class is only imported if a source has a value for
+its group: `settings.of(ItsOptions)`. This package knows no application.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ class Core(Options, frozen=True, kw_only=True):
 
 
 Groups = Mapping[str, Callable[[], type[Options]]]
-"""Groups of settings by their names; the class of each is asked for when it is needed."""
+"""Groups of settings by name; each class is imported when it is needed."""
 Registry = Callable[[Core], Groups]
-"""Which groups there are beside those of the core, by what the core says."""
+"""Returns the groups beside those of the core; `Core.applications` decides which."""
 
 
 def no_groups(_: Core) -> Groups:
@@ -114,14 +114,14 @@ def no_groups(_: Core) -> Groups:
 
 
 def leaves(groups: Groups) -> Iterator[Leaf]:
-    """Every setting there is."""
+    """All settings."""
     yield from leaves_of(Core)
     for name, kind in groups.items():
         yield from leaves_of(kind(), name)
 
 
 class _Said(NamedTuple):
-    """What was said for the settings: values and who said them, by the settings' names."""
+    """The values of groups beside the core's, and the origins of all values, by setting."""
 
     groups: Groups
     values: dict[str, Any]
@@ -129,12 +129,12 @@ class _Said(NamedTuple):
 
 
 class Settings(Core, frozen=True, kw_only=True):
-    """Everything that can be set. `load` makes one, and refuses with InvalidOption."""
+    """All settings, as `load` returns them."""
 
     said: Annotated[Any, Mark(secret=True)] = _Said({}, {}, {})
 
     def of(self, kind: type[_Kind]) -> _Kind:
-        """The options of a group that was handed in. Raises InvalidOption, naming the setting."""
+        """The options of the group of *kind*. Raises InvalidOption, which names the setting."""
         name = next(name for name, found in self.said.groups.items() if found() is kind)
         own = {leaf.field.name: self.value(leaf.name) for leaf in leaves_of(kind, name)}
         shared = {field.name: field.mark.shared for field in fields_of(kind) if field.mark.shared}
@@ -153,22 +153,22 @@ class Settings(Core, frozen=True, kw_only=True):
         return next(field.default for field in fields if field.name == option)
 
     def leaves(self) -> Iterator[Leaf]:
-        """Every setting, in the order of the tree."""
+        """All settings, in the order of the tree."""
         return leaves(self.said.groups)
 
     def origin(self, name: str) -> Origin:
-        """Who decided about a setting."""
+        """The source of a setting's value."""
         return self.said.origins.get(name, Origin("default", ""))
 
     def signing_with(self, secrets: tuple[str, ...]) -> Settings:
-        """The same, with these secrets for the calls that go out."""
+        """The same settings, with these secrets for signing outgoing calls."""
         return replace(self, calls=replace(self.calls, secrets=secrets))
 
-    # ── what the others need ─────────────────────────────────────────────────────────────
+    # ── values for the engine ────────────────────────────────────────────────────────────
 
     @property
     def server(self) -> str:
-        """The address with its credentials, for `Engine`. Never show it: `shown` is for that."""
+        """The URL of Redis with its credentials, for `Engine`. Never show it; show `shown`."""
         url, tls = self.url, self.tls.parameters
         if self.username is None and self.password is None and not tls:
             return url
@@ -188,12 +188,12 @@ class Settings(Core, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """The address as it may be shown."""
+        """The URL of Redis without credentials."""
         return str(self.address)
 
     @property
     def address(self) -> ServerUrl:
-        """The parts of the address, credentials included; its text leaves them out."""
+        """The parts of the URL, credentials included; its text leaves them out."""
         return parse_url(self.server)
 
     @property
@@ -205,7 +205,7 @@ class Settings(Core, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> Limits:
-        """How long a command waits for its server."""
+        """How long a command waits for Redis."""
         from towpath.engine.channel import Limits  # noqa: PLC0415 -- slow to import
 
         return Limits(answer=self.timeout, give_up=self.timeout)
@@ -220,11 +220,11 @@ def load(
     registry: Registry = no_groups,
     passed_over: Callable[[InvalidInput], None] | None = None,
 ) -> Settings:
-    """All settings, checked together. *flags* are nested as the tree is; `config` names the file.
+    """All settings, checked together. *flags* are nested like the tree; `config` names the file.
 
-    Raises InvalidOption that names the setting, and the nearest one for a name that is none. It
-    repeats no value that may be a secret. With *passed_over*, which is told why, applications that
-    can't be had are as if none was named; what is set for them is not looked at.
+    Raises InvalidOption, which names the setting, and suggests a similar one for an unknown name.
+    It never has a value that may be a secret. With *passed_over*, an error of an application that
+    can't be loaded is passed to it; then no application is loaded, and their settings are ignored.
     """
     given = dict(flags or {})
     sources = SettingSources(given, find_file(given.pop("config", None)))
@@ -247,8 +247,8 @@ def load(
 
 
 def load_core() -> Settings:
-    """What the settings say of the server, for an app that names none: `Towpath()`. What is set for
-    applications is not looked at. Raises InvalidOption.
+    """The settings of the core, for an app without a URL: `Towpath()`. Ignores settings of
+    applications. Raises InvalidOption.
     """
     sources = SettingSources({}, find_file(None))
     return _settings(_core(sources, Core), _Said({}, {}, sources.origins))
@@ -263,7 +263,7 @@ def _settings(core: Core, said: _Said) -> Settings:
 
 
 def _core(sources: SettingSources, kind: type[_Kind], group: str = "") -> _Kind:
-    """What was said for *kind*, one of the core's own classes."""
+    """The values for *kind*, `Core` or one of its groups."""
     values: dict[str, Any] = {}
     for field in fields_of(kind):
         name = f"{group}.{field.name}" if group else field.name
@@ -276,7 +276,7 @@ def _core(sources: SettingSources, kind: type[_Kind], group: str = "") -> _Kind:
 
 @contextmanager
 def named_by_setting(group: str, kind: type[Options]) -> Generator[None]:
-    """A refusal in the block names the setting, as people know it, not the option of *kind*."""
+    """Make InvalidOption in the block name the setting instead of the option of *kind*."""
     try:
         yield
     except InvalidOption as error:

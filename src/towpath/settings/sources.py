@@ -1,4 +1,4 @@
-"""Where values of settings come from: flags, variables, a file; and which names there are."""
+"""Sources of settings: flags, variables and a file, and the names of settings in each."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from towpath.options import OptionField, Options, fields_of, sentences_of
 
 PREFIX = "TOWPATH_"
 _LINKED = re.compile(r"TOWPATH_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
-"""What an orchestrator sets by itself for a service that is called towpath."""
+"""Variables that an orchestrator sets by itself for a service with the name towpath."""
 _LINK = re.compile(r"(tcp|udp)://")
 UNSAID: Any = object()
 
 
 class Origin(NamedTuple):
-    """Who decided about a value: a kind, and which flag, variable or file."""
+    """The source of a value: its kind, and which flag, variable or file."""
 
     kind: str
     name: str
@@ -31,7 +31,7 @@ class Origin(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A setting: its dotted name, and the option behind it with the class that has it."""
+    """A setting: its dotted name, its option, and the class that has the option."""
 
     name: str
     field: OptionField
@@ -39,23 +39,25 @@ class Leaf(NamedTuple):
 
     @property
     def about(self) -> str:
-        """Its sentence."""
+        """The sentence that describes it."""
         return sentences_of(self.owner).get(self.field.name, "")
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """What sets it, the first that says something; for secrets, each may name a file too."""
+        """The variables that set it; the first one that is set decides. For secrets, each also
+        has a form with `_FILE`.
+        """
         also = (other if other.isupper() else variable_of(other) for other in self.field.mark.also)
         return (variable_of(self.name), *also)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Its names in a file."""
+        """Its names in a settings file."""
         return (self.name, *(other for other in self.field.mark.also if not other.isupper()))
 
 
 def leaves_of(kind: type[Options], group: str = "") -> Iterator[Leaf]:
-    """The settings of a class, in their order; what is handed to it is none of its own."""
+    """The settings of a class, in their order; without options that another setting fills."""
     for field in fields_of(kind):
         name = f"{group}.{field.name}" if group else field.name
         if isinstance(field.default, Options):
@@ -65,7 +67,7 @@ def leaves_of(kind: type[Options], group: str = "") -> Iterator[Leaf]:
 
 
 def _owner(kind: type[Options], name: str) -> type[Options]:
-    """The class that has the option: *kind*, or one that it is made from."""
+    """The class that declares the option: *kind*, or a base class."""
     line = [owner for owner in reversed(kind.__mro__) if issubclass(owner, Options)]
     return next(owner for owner in line if name in owner.__struct_fields__)
 
@@ -103,7 +105,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 class SettingSources:
-    """Flags, variables and a file; `origins` notes who decided about what was asked for."""
+    """Flags, variables and a file; `origins` has the sources of the values that were read."""
 
     def __init__(self, flags: dict[str, Any], file: _File | None) -> None:
         self._flags, self._file = flags, file
@@ -111,40 +113,40 @@ class SettingSources:
         self.origins: dict[str, Origin] = {}
 
     def mention(self, group: str) -> bool:
-        """Whether anything is said for a group."""
+        """Whether any source has a value for a group."""
         variables = any(variable.startswith(f"{PREFIX}{group}_".upper()) for variable in os.environ)
         keys = [*self._flags, *self._in_file]
         return variables or any(key == group or key.startswith(f"{group}_") for key in keys)
 
     def value(self, leaf: Leaf) -> Any:
-        """What was said for a setting, read and checked; UNSAID if nothing was."""
-        value, origin = self._said(leaf)
+        """The value of a setting, parsed and checked; UNSAID if no source has one."""
+        value, origin = self._find_value(leaf)
         if value is UNSAID:
             return UNSAID
         self.origins[leaf.name] = origin
         try:
             return leaf.field.read(value)
         except InvalidOption as error:
-            told = "…" if leaf.field.mark.secret else value
-            raise InvalidOption(leaf.name, told, rule=error.rule) from error.__cause__
+            shown = "…" if leaf.field.mark.secret else value
+            raise InvalidOption(leaf.name, shown, rule=error.rule) from error.__cause__
 
-    def _said(self, leaf: Leaf) -> tuple[Any, Origin]:
-        if (value := _found(self._flags, leaf.name)) is not UNSAID:
+    def _find_value(self, leaf: Leaf) -> tuple[Any, Origin]:
+        if (value := _value_at(self._flags, leaf.name)) is not UNSAID:
             return value, Origin("flag", f"--{leaf.field.name.replace('_', '-')}")
         for variable in leaf.variables:
             value, name = _variable(variable, secret=leaf.field.mark.secret)
-            # An orchestrator sets TOWPATH_PORT=tcp://… for a service that is called towpath.
+            # An orchestrator sets TOWPATH_PORT=tcp://… for a service with the name towpath.
             if value and not _LINK.match(value):
                 return value, Origin("variable", name)
         for key in leaf.keys:
-            if (value := _found(self._in_file, key)) is not UNSAID and self._file:
+            if (value := _value_at(self._in_file, key)) is not UNSAID and self._file:
                 return value, Origin("file", str(self._file.path))
         return UNSAID, Origin("default", "")
 
     def refuse_unknown(
         self, known: list[Leaf], all_there_are: Callable[[], Iterable[Leaf]]
     ) -> None:
-        """Raises InvalidOption for a variable, a flag or a key that is none of *known*."""
+        """Raises InvalidOption for a variable, a flag or a key that is not one of *known*."""
         names = {key for leaf in known for key in leaf.keys}
         tables = {leaf.name.rpartition(".")[0] for leaf in known}
         variables = {variable for leaf in known for variable in _settable(leaf)}
@@ -167,7 +169,7 @@ def _settable(leaf: Leaf) -> Iterator[str]:
 
 
 def _variable(name: str, *, secret: bool) -> tuple[str, str]:
-    """What a variable says, or the file that it names; and which of both was said."""
+    """The value of a variable, or of the file that its `_FILE` form names, and which was set."""
     value, path = os.environ.get(name, ""), os.environ.get(f"{name}_FILE", "")
     if not (secret and path):
         return value, name
@@ -180,8 +182,8 @@ def _variable(name: str, *, secret: bool) -> tuple[str, str]:
         raise InvalidOption(f"{name}_FILE", path, rule=rule) from error
 
 
-def _found(values: Mapping[str, Any], name: str) -> Any:
-    """The value at a dotted name."""
+def _value_at(values: Mapping[str, Any], name: str) -> Any:
+    """The value at a dotted name; UNSAID if there is none."""
     first, _, rest = name.partition(".")
     if first not in values:
         return UNSAID
@@ -190,11 +192,11 @@ def _found(values: Mapping[str, Any], name: str) -> Any:
         return found
     if not isinstance(found, Mapping):
         raise InvalidOption(first, "…", rule=f"is a group: write [{first}], then {rest} below it")
-    return _found(cast("Mapping[str, Any]", found), rest)
+    return _value_at(cast("Mapping[str, Any]", found), rest)
 
 
 def _names(values: Mapping[str, Any], known: set[str], above: str = "") -> Iterator[str]:
-    """The dotted names of all that is in *values*, down to the settings."""
+    """The dotted names of all values in *values*; a *known* name is not split further."""
     for key, value in values.items():
         name = f"{above}{key}"
         if isinstance(value, Mapping) and value and name not in known:

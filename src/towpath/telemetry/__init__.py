@@ -1,1 +1,1 @@
-"""What a running worker tells: log lines from a catalogue, metrics, traces. It knows no engine."""
+"""Log events from a catalogue, metrics and traces of a process. Does not import the engine."""

@@ -1,7 +1,7 @@
 """The catalogue of log events: every line that Towpath writes, with its fields and its level.
 
-The class is `LogEvent`, not `Event`: `towpath.engine.events.Event` is something that happened to
-a job in the store, and both are at hand in a worker.
+The class is `LogEvent`, not `Event`: `towpath.engine.events.Event` is an event of a job in Redis,
+and a worker uses both.
 
 A payload, a result or a secret is never a field. The reference page is made from this module.
 """
@@ -24,9 +24,9 @@ DEBUG, INFO, WARNING, ERROR, CRITICAL = (
 
 
 class LogEvent(msgspec.Struct, frozen=True):
-    """One kind of line: its name, the sentence behind it, exactly these fields, its level.
+    """One kind of line: its name, its sentence, its exact fields, and its level.
 
-    The level belongs to the event, so that no two places can disagree about it.
+    The level belongs to the event, so that all places that write it use the same one.
     """
 
     name: str
@@ -106,12 +106,12 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "worker": "The worker's name: in every line of a worker.",
     }
 )
-"""What each field means: one word, one meaning, in every event."""
+"""The meaning of each field, which is the same in every event."""
 
 COMMON = ("worker",)
-"""What a `Log` is bound to: in its every line, and in no event's own fields."""
+"""Fields that a `Log` adds to each of its lines; no event declares them."""
 
-# ── the worker's life ────────────────────────────────────────────────────────────────────
+# ── start and end of workers ─────────────────────────────────────────────────────────────
 
 WORKER_STARTED = LogEvent(
     "worker.started",
@@ -162,7 +162,7 @@ RELOAD_WAITING = LogEvent(
     WARNING,
 )
 
-# ── a job's life ─────────────────────────────────────────────────────────────────────────
+# ── jobs and attempts ────────────────────────────────────────────────────────────────────
 
 JOB_SUBMITTED = LogEvent(
     "job.submitted",

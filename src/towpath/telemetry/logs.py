@@ -1,7 +1,7 @@
-"""Log lines: `Log.emit` writes an event of the catalogue, `configure` says where and how.
+"""Log lines: `Log.emit` writes an event of the catalogue, `configure` sets the format and stream.
 
-The lines are stdlib logging's records under the logger `towpath`, so that a program which hosts a
-worker handles them as it handles its own. `configure` is for whoever owns the process.
+Events are records of the standard library's logger `towpath`, so that a program that runs a worker
+handles them like its own. `configure` is for programs that own their process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from towpath.telemetry.events import COMMON, WARNING, LogEvent
 from towpath.telemetry.options import DEFAULTS, Level, LogForm, LogOptions
 
 LONGEST = 1_000
-"""Characters of one text in a line; what is cut off is replaced by '…'."""
+"""Maximum number of characters of one text in a line; the rest is replaced by '…'."""
 _LONGEST_BLOCK = 20_000
 _BLOCKS = {"exception", "stack"}
 
@@ -36,7 +36,7 @@ NAMES = frozenset({"job", "queue", "queues", "handler", "worker", "schedule"})
 """Fields that are names: they may look like `user:word@place`, and people search for them."""
 
 _HIDDEN = "***"
-# Greedy up to the last '@': a password may contain one. Too much hidden is better than too little.
+# Greedy up to the last '@', because a password may contain one. Rather hide too much.
 _IN_URL = re.compile(r"(?<=://)\S*@")
 _BEFORE_HOST = re.compile(r"[^\s:@/'\"=]*:(?!//)[^\s@]+@(?=[\w.\[-])")
 _NAMED = re.compile(r"(?i)((?:password|passwd|secret)[\"']?\s*[=:]\s*)(?!\*\*\*)[^\s&,;]+")
@@ -54,7 +54,7 @@ class JobLine(NamedTuple):
 
 
 current_job: ContextVar[JobLine | None] = ContextVar("towpath_current_job", default=None)
-"""Set where a handler is called, so that the lines of the handler's own loggers name their job."""
+"""Set while a handler runs, so that the lines of its own loggers have the job's fields."""
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────────
@@ -70,9 +70,9 @@ def scrub(text: str, *, name: bool = False) -> str:
 
 
 def shown(field: str, value: object) -> Any:
-    """*value* as it may be written: numbers, times in seconds, scrubbed texts of bounded length.
+    """*value* for a log line: numbers, times in seconds, scrubbed texts of bounded length.
 
-    Anything else shows its type alone: a payload that strays into a field is not written.
+    Of other values only the type is shown, so that a payload in a field is never written.
     """
     if isinstance(value, str):
         return _text(value, name=field in NAMES)
@@ -100,8 +100,8 @@ def _shown_otherwise(value: object) -> float | str:
 def _text(value: str, *, name: bool = False, longest: int = LONGEST) -> str:
     if value.isalnum() and value.isascii() and len(value) <= longest:
         return value  # as most ids and names are
-    # Cut after scrubbing: half a URL would no longer look like one. But first to a multiple of
-    # it, because an enormous text should cost no more than a long one.
+    # Cut after scrubbing, because half a URL would not be recognized. Cut to a multiple first, so
+    # that an enormous text takes no longer than a long one.
     text = value if len(value) <= 8 * longest else value[: 8 * longest]
     text = scrub(text, name=name)
     if not text.isascii():
@@ -110,12 +110,12 @@ def _text(value: str, *, name: bool = False, longest: int = LONGEST) -> str:
 
 
 def one_line(text: str) -> str:
-    """*text* with its control characters spelled out: nobody can forge a line or a colour."""
+    """*text* with control characters escaped, so that it can't forge a line or a colour."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class LogLine(dict[str, Any]):
-    """The fields of one event. As text, it is one line for whoever formats it without us."""
+    """The fields of one event. Its text is one line, for formatters that are not ours."""
 
     def __str__(self) -> str:
         words = [f"{key}={value}" for key, value in self.items() if key != "event"]
@@ -126,10 +126,10 @@ class LogLine(dict[str, Any]):
 
 
 class Formatter(logging.Formatter):
-    """Writes our events and everybody else's lines in the same way.
+    """Formats events and lines of other loggers in the same way.
 
-    structlog's own formatter copies every record first and takes 10 µs longer; its renderer for
-    people is what we want of it.
+    structlog's own formatter copies every record first and takes 10 µs longer, so only its
+    renderer is used.
     """
 
     def __init__(self, render: Callable[[dict[str, Any]], str]) -> None:
@@ -137,14 +137,14 @@ class Formatter(logging.Formatter):
         self._render = render
 
     def format_lines(self, level: int, lines: Sequence[LogLine]) -> list[str]:
-        """Lines of one level that are written now."""
+        """Format *lines* of one level, with the current time."""
         head = {"time": _time(wall_ns() / 1e9), "level": logging.getLevelName(level).lower()}
         return [self._render(head | line) for line in lines]
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"time": _time(record.created), "level": record.levelname.lower()}
-        said = record.msg
-        line |= said if isinstance(said, LogLine) else _foreign(record)
+        message = record.msg
+        line |= message if isinstance(message, LogLine) else _fields_of_record(record)
         if record.exc_info is not None and record.exc_info[1] is not None:
             line["exception"] = _block("".join(traceback.format_exception(record.exc_info[1])))
         if record.stack_info is not None:
@@ -165,32 +165,31 @@ _encode = msgspec.json.Encoder().encode
 
 def _as_json(line: dict[str, Any]) -> str:
     text = _encode(line).decode()
-    # JSON allows U+2028 and U+0085 as they are, and some readers end a line there.
+    # JSON allows U+2028 and U+0085 unescaped, but some readers end a line there.
     return text if text.isascii() else _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _human(*, colours: bool) -> Callable[[dict[str, Any]], str]:
-    # Here, because it takes 100 ms that only a process with somebody at its terminal needs.
+    # Imported here: it takes 100 ms, and only a process at a terminal needs it.
     from structlog.dev import ConsoleRenderer  # noqa: PLC0415 -- see above
 
-    # Tracebacks come to it as text: its own way with them prints local variables, that is,
-    # payloads.
+    # Pass tracebacks as text: structlog would print local variables, which may hold payloads.
     console = ConsoleRenderer(
         colors=colours, timestamp_key="time", sort_keys=False, pad_event_to=18
     )
     return lambda line: console(
-        None, "", {key: _spelled(key, value) for key, value in line.items()}
+        None, "", {key: _format_for_terminal(key, value) for key, value in line.items()}
     )
 
 
 def trace_of_line() -> dict[str, str]:
-    """The current trace, as every line carries it; empty outside of a span."""
+    """The fields of the current trace for a line; empty outside of a span."""
     ids = traces.current_ids()
     return {} if ids is None else {"trace_id": ids[0], "span_id": ids[1]}
 
 
-def _foreign(record: logging.LogRecord) -> dict[str, Any]:
-    """A line of somebody's logger: scrubbed, and about the job that is being run."""
+def _fields_of_record(record: logging.LogRecord) -> dict[str, Any]:
+    """The fields of a line of another logger: scrubbed, with the job that is running."""
     job = current_job.get()
     about = {} if job is None else job._asdict()
     text = _text(record.getMessage())
@@ -206,28 +205,28 @@ def _block(text: str) -> str:
     return _text(text.rstrip(), longest=_LONGEST_BLOCK)
 
 
-def _spelled(key: str, value: object) -> object:
+def _format_for_terminal(key: str, value: object) -> object:
     """*value* for the terminal: on one line, except for blocks."""
     if isinstance(value, list):
         value = ",".join(str(element) for element in cast("list[object]", value))
     if not isinstance(value, str):
         return value
     if key in _BLOCKS:
-        # Indented, so that no line of a message can pass for a line of the log.
+        # Indented, so that no line of a message looks like a line of the log.
         return "\n".join(f"    {one_line(line)}" for line in value.split("\n"))
-    # What holds a space or a quote, the renderer writes as a literal: no need to do it twice.
+    # The renderer itself quotes and escapes a value with a space or a quote.
     return value if key != "event" and _QUOTED.search(value) else one_line(value)
 
 
 class CatalogueMismatch(RuntimeWarning):
-    """An event was written with other fields than the catalogue says.
+    """An event was written with other fields than the catalogue declares.
 
-    A warning, because it must not end a worker; in our tests warnings are errors.
+    A warning, because it must not end a worker. In the tests, warnings are errors.
     """
 
 
 class Log:
-    """Writes events of the catalogue, with what it is bound to (`worker`) in each line."""
+    """Writes events of the catalogue, with common fields (`worker`) in each line."""
 
     __slots__ = ("_common", "_logger")
 
@@ -238,17 +237,17 @@ class Log:
         self._common = {field: shown(field, value) for field, value in common.items()}
 
     def wants(self, event: LogEvent) -> bool:
-        """Whether *event* would be written: ask once per batch where its fields cost something."""
+        """Whether *event* would be written. Ask once per batch if its fields are expensive."""
         return self._logger.isEnabledFor(event.level)
 
     def emit(
         self, event: LogEvent, raised: BaseException | None = None, /, **fields: object
     ) -> None:
-        """Write one line with exactly the fields of *event*; half a µs if its level is off.
+        """Write one line with exactly the fields of *event*. Takes half a µs if its level is off.
 
-        Durations are timedeltas or seconds. *raised* adds a traceback, with the exception's own
-        words in it: never give it an error that quotes a payload. A field that the catalogue does
-        not know is left out; that, and one that lacks, is a CatalogueMismatch.
+        Durations are timedeltas or seconds. *raised* adds a traceback with the text of the
+        exception: never pass an error that quotes a payload. Unknown fields are left out; unknown
+        and missing fields cause a CatalogueMismatch.
         """
         if self._logger.isEnabledFor(event.level):
             line = self._line(event, fields)
@@ -256,8 +255,8 @@ class Log:
             self._handle(event, line, raised)
 
     def emit_each(self, event: LogEvent, each: Sequence[Mapping[str, object]]) -> None:
-        """Write a line for each of these fields, as `emit` does with one: a line costs a third of
-        that where they all go to the stream that `configure` was told, and nowhere else.
+        """Write a line for each mapping of fields, like `emit`. A line costs a third of that if all
+        lines only go to the stream of `configure`.
         """
         if not each or not self._logger.isEnabledFor(event.level):
             return
@@ -265,7 +264,7 @@ class Log:
         lines = [self._line(event, fields) for fields in each]
         for line in lines:
             line.update(common)
-        if (only := _only_hearer(self._logger)) is not None:
+        if (only := _sole_handler(self._logger)) is not None:
             only.write_lines(event.level, lines)
         else:
             for line in lines:
@@ -276,26 +275,26 @@ class Log:
             warnings.warn(_mismatch(event, fields), CatalogueMismatch, stacklevel=3)
         line = LogLine(event=event.name)
         if event.level >= WARNING:
-            line["sentence"] = event.sentence  # read at night, by somebody without the catalogue
+            line["sentence"] = event.sentence  # explains the event without the catalogue
         for field in event.fields:
             if field in fields:
                 line[field] = shown(field, fields[field])
         return line
 
     def _handle(self, event: LogEvent, line: LogLine, raised: BaseException | None) -> None:
-        # Without the caller's place: looking for it takes longer than all the rest, and the
-        # event's name already says where.
+        # Without the caller's place: finding it takes longer than the rest, and the event's name
+        # already says where.
         triple = None if raised is None else (type(raised), raised, raised.__traceback__)
         record = logging.LogRecord(self._logger.name, event.level, "", 0, line, (), triple)
         if raised is not None:
-            # Written out here: a host's own handler would stumble over what is no UTF-8.
+            # Formatted here, because another handler would fail on text that is not UTF-8.
             text = "".join(traceback.format_exception(raised)).rstrip("\n")
             record.exc_text = text.encode(errors="backslashreplace").decode()
         self._logger.handle(record)
 
 
 class Silent(Log):
-    """For a part whose trouble somebody else tells."""
+    """A log that writes nothing, for parts whose caller reports their errors."""
 
     __slots__ = ()
 
@@ -317,32 +316,34 @@ def _mismatch(event: LogEvent, fields: Mapping[str, object]) -> str:
     return f"{event.name}: missing fields: {lacks}; unknown fields: {unknown}"
 
 
-# ── where and how ────────────────────────────────────────────────────────────────────────
+# ── configuration ────────────────────────────────────────────────────────────────────────
 
 
-class _OurHandler(logging.StreamHandler[Any]):
-    """Known by its class, so that configuring twice replaces it and touches nobody else's."""
+class _ConfiguredHandler(logging.StreamHandler[Any]):
+    """The handler of `configure`. Its class tells it from other handlers, so that a second
+    `configure` replaces only this one.
+    """
 
     def write_lines(self, level: int, lines: Sequence[LogLine]) -> None:
-        """Write lines that have no records, with few writes to the stream."""
+        """Write lines without log records, with few writes to the stream."""
         with self.lock or nullcontext():
             try:
                 ours = cast("Formatter", self.formatter)
                 for part in _parts(ours.format_lines(level, lines), ending=self.terminator):
                     self.stream.write(part)
                     self.flush()
-            except Exception:  # noqa: BLE001 -- as logging does: a stream that is gone ends nobody
+            except Exception:  # noqa: BLE001 -- as logging does: a closed stream must not end the program
                 record = logging.LogRecord("towpath", level, "", 0, lines[0], (), None)
                 self.handleError(record)
 
 
 _PIPE_BUF: int = getattr(select, "PIPE_BUF", 512)
-"""The most bytes that a pipe takes from a process without those of another in between."""
+"""Maximum size of a write to a pipe that is not interleaved with writes of other processes."""
 
 
 def _parts(lines: Iterable[str], *, ending: str) -> Iterator[str]:
-    """Whole lines, joined as far as one write to a pipe has room for: the processes of a worker
-    share one, and a longer write may be cut in two by that of another process.
+    """Joins whole lines up to the size of an atomic write to a pipe. The processes of a worker
+    share a pipe, and the write of another process may split a longer one.
     """
     part, size = list[str](), 0
     for line in lines:
@@ -355,8 +356,10 @@ def _parts(lines: Iterable[str], *, ending: str) -> Iterator[str]:
     yield "".join(part)
 
 
-def _only_hearer(logger: logging.Logger) -> _OurHandler | None:
-    """Our handler, if nobody else would hear what *logger* is told, and nothing changes it."""
+def _sole_handler(logger: logging.Logger) -> _ConfiguredHandler | None:
+    """The handler of `configure`, if it is the only one that gets the lines of *logger*, and no
+    filter or subclass could change them.
+    """
     if logger.filters or not _is_of_logging(type(logger).callHandlers):
         return None
     handlers: list[logging.Handler] = []
@@ -365,7 +368,7 @@ def _only_hearer(logger: logging.Logger) -> _OurHandler | None:
         handlers += above.handlers
         above = above.parent if above.propagate else None
     match handlers:
-        case [_OurHandler() as only] if (
+        case [_ConfiguredHandler() as only] if (
             not only.filters
             and only.level == logging.NOTSET
             and isinstance(only.formatter, Formatter)
@@ -377,8 +380,8 @@ def _only_hearer(logger: logging.Logger) -> _OurHandler | None:
 
 
 def _is_of_logging(method: Callable[..., object]) -> bool:
-    """Whether this is logging's own function. Some who collect logs put theirs in its place, and it
-    may have the name and the module of the one that it wraps.
+    """Whether *method* is logging's own function. Libraries that collect logs replace it, and their
+    wrapper may have the same name and module.
     """
     return isinstance(method, FunctionType) and method.__globals__ is logging.__dict__
 
@@ -386,13 +389,13 @@ def _is_of_logging(method: Callable[..., object]) -> bool:
 def configure(
     *, form: str = DEFAULTS.format, level: str = DEFAULTS.level, stream: TextIO | None = None
 ) -> None:
-    """Send all log lines of this process to *stream* (stderr), those of other loggers too.
+    """Send all log lines of this process, also of other loggers, to *stream* (default: stderr).
 
-    Called again, it replaces what it did before. Python's warnings become lines as well, so that
-    a stream of JSON stays one. Raises InvalidOption for an unknown form or level.
+    Another call replaces the one before. Python's warnings become lines, too, so that a stream of
+    JSON stays one. Raises InvalidOption for an unknown form or level.
     """
     LogOptions(format=cast("LogForm", form), level=cast("Level", level.lower()))
-    handler = _OurHandler(sys.stderr if stream is None else stream)
+    handler = _ConfiguredHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(formatter(LogForm(form), handler.stream))
     reset()
     logging.getLogger().addHandler(handler)
@@ -401,9 +404,9 @@ def configure(
 
 
 def reset() -> None:
-    """Undo `configure`; without effect if there was none."""
+    """Undo `configure`. Has no effect if it was not called."""
     root = logging.getLogger()
-    ours = [handler for handler in root.handlers if isinstance(handler, _OurHandler)]
+    ours = [handler for handler in root.handlers if isinstance(handler, _ConfiguredHandler)]
     for handler in ours:
         root.removeHandler(handler)
     if ours:

@@ -1,7 +1,7 @@
-"""The catalogue of metrics: each answers a question. The reference page is made from this module.
+"""The catalogue of metrics, each with a question that it answers; the source of its reference page.
 
-Labels are `queue` and `handler` only, `sink` for the outbox, and `state` where a number has
-several: never a job, a lane or a user, whose number has no bound.
+Labels are `queue` and `handler`, `sink` for the outbox, and `state` for a metric by states. A job,
+a lane or a user is never a label, because their number has no bound.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class MetricKind(StrEnum):
 
 
 class MetricSpec(msgspec.Struct, frozen=True):
-    """One metric: what it counts, and the question that it answers."""
+    """One metric: what it measures, and the question that it answers."""
 
     name: str
     kind: MetricKind

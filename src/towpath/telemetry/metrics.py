@@ -1,8 +1,8 @@
-"""Metrics for Prometheus: counted where things happen, looked at when somebody asks.
+"""Metrics for Prometheus: counters are counted as things happen, gauges are read at a scrape.
 
-What costs: finding a counter by its labels takes 2 µs, so `Metrics.of` finds all of a handler's
-once. Adding to one takes half a µs for any number at once, so a batch pays once. A histogram of the
-client library takes 1.2 to 2 µs per value, so there is `Timings`.
+Costs: finding a counter by its labels takes 2 µs, so `Metrics.of` keeps all counters of a handler.
+Adding any number to a counter takes half a µs, so a batch adds once. A histogram of the client
+library takes 1.2 to 2 µs per value, so `Timings` replaces it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ BUCKETS = (
 LOCAL = "127.0.0.1"
 
 
-# ── what is counted while jobs run ───────────────────────────────────────────────────────
+# ── counters and histograms ──────────────────────────────────────────────────────────────
 
 
 class Timings:
-    """A histogram that is cheap to add to: one search and one lock, however many values.
+    """A histogram that is cheap to add to: one lock for any number of values.
 
-    The client library's own walks its buckets and locks three times, 1.2 to 2 µs for each value;
-    it has no way to take several at once. This one is read by the same library at a scrape.
+    The client library's histogram walks its buckets and locks three times, 1.2 to 2 µs for each
+    value, and can't take several at once. The library reads this one at a scrape, too.
     """
 
     __slots__ = ("_counts", "_lock", "_sum")
@@ -57,14 +57,14 @@ class Timings:
         self._lock = threading.Lock()
 
     def observe(self, seconds: float) -> None:
-        """Count one duration; a negative one (two clocks) counts as 0."""
+        """Count one duration; a negative one, from two clocks, counts as 0."""
         with self._lock:
             self._counts[bisect_left(BUCKETS, seconds)] += 1
             if seconds > 0:
                 self._sum += seconds
 
     def observe_many(self, durations: Iterable[float]) -> None:
-        """Count several under one lock, each at less than half of the cost of one alone."""
+        """Count several durations under one lock; each takes less than half as long as alone."""
         with self._lock:
             for seconds in durations:
                 self._counts[bisect_left(BUCKETS, seconds)] += 1
@@ -72,7 +72,7 @@ class Timings:
                     self._sum += seconds
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
-        """The cumulative buckets as Prometheus wants them, and the sum."""
+        """The cumulative buckets for Prometheus, and the sum."""
         with self._lock:
             counts, total = list(self._counts), self._sum
         bounds = [*(str(bound) for bound in BUCKETS), "+Inf"]
@@ -123,7 +123,7 @@ class HandlerMetrics:
 
 
 class SinkMetrics:
-    """What is counted for one sink of the outbox."""
+    """The counters of one sink of the outbox."""
 
     __slots__ = ("refused", "sent")
 
@@ -133,7 +133,7 @@ class SinkMetrics:
 
 
 class ScheduleMetrics:
-    """What is counted for the schedules of one queue."""
+    """The counters of the schedules of one queue."""
 
     __slots__ = ("fired", "missed")
 
@@ -142,21 +142,21 @@ class ScheduleMetrics:
         self.missed = counter(measures.SCHEDULES_MISSED)
 
 
-# ── what is looked at when somebody asks ─────────────────────────────────────────────────
+# ── gauges ───────────────────────────────────────────────────────────────────────────────
 
 
 class QueueReading(msgspec.Struct, frozen=True):
-    """How one queue stands: jobs by state, and the age of the oldest that could run."""
+    """The gauges of one queue: jobs by state, and the age of the oldest ready job."""
 
     queue: str
     depth: Mapping[str, int]
     oldest: float = 0.0
     leases: int = 0
-    """How many of its jobs this worker holds."""
+    """The number of its jobs that this worker holds."""
 
 
 class SinkReading(msgspec.Struct, frozen=True):
-    """How one sink stands: events in the outbox by state, and how long the oldest has waited."""
+    """The gauges of one sink: events in the outbox by state, and how long the oldest waits."""
 
     sink: str
     events: Mapping[str, int]
@@ -164,7 +164,7 @@ class SinkReading(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """How everything stands at a scrape."""
+    """All gauges at one scrape."""
 
     queues: Sequence[QueueReading] = ()
     slots: Mapping[str, int] = {}
@@ -178,7 +178,7 @@ _KINDS: Mapping[MetricKind, Callable[..., Any]] = {
     MetricKind.HISTOGRAM: Histogram,
 }
 WORKER = "worker"
-"""The place of whoever runs handlers."""
+"""The place of a process that runs handlers; see `Metrics.watch`."""
 
 
 class Metrics(Collector):
@@ -201,10 +201,10 @@ class Metrics(Collector):
         registry.register(self)
 
     def of(self, queue: str, handler: str) -> HandlerMetrics:
-        """The metrics of one handler, at 0 from the first time they are asked for.
+        """The metrics of one handler; the first call creates them at 0.
 
-        About 0.1 µs after the first time. Give names that the program knows, never one that only
-        a job names: each is kept as long as the process lives.
+        Later calls take about 0.1 µs. Pass only names that the program knows, never one that only
+        a job has: each is kept as long as the process lives.
         """
         found = self._of.get((queue, handler))
         return self._add(queue, handler) if found is None else found
@@ -219,7 +219,7 @@ class Metrics(Collector):
             return found
 
     def forget(self, queue: str, handler: str) -> None:
-        """Show nothing more of a handler that is gone; without effect if nothing was counted."""
+        """Remove the metrics of a handler that was removed. Has no effect if there are none."""
         with self._adding:
             if self._of.pop((queue, handler), None) is not None:
                 for spec in measures.CATALOGUE:
@@ -227,15 +227,15 @@ class Metrics(Collector):
                         self._counters[spec.name].remove(queue, handler)
 
     def sink(self, name: str) -> SinkMetrics:
-        """The counters of one sink, at 0 from the first time they are asked for."""
+        """The counters of one sink; the first call creates them at 0."""
         return SinkMetrics(lambda spec: self._counters[spec.name].labels(name))
 
     def schedules(self, queue: str) -> ScheduleMetrics:
-        """The counters of a queue's schedules, at 0 from the first time they are asked for."""
+        """The counters of a queue's schedules; the first call creates them at 0."""
         return ScheduleMetrics(lambda spec: self._counters[spec.name].labels(queue))
 
     def own(self, spec: MetricSpec) -> Any:
-        """A metric of an application: the client library's own, made the first time."""
+        """A metric of an application: an object of the client library, created at first use."""
         with self._adding:
             if spec.name not in self._own:
                 kind = _KINDS[spec.kind]
@@ -245,21 +245,21 @@ class Metrics(Collector):
             return self._own[spec.name]
 
     def watch(self, read: Read, *, place: str = WORKER) -> None:
-        """Ask *read* how things stand, at each scrape and in the scraper's own thread.
+        """Call *read* for gauges at each scrape, in the scraper's thread.
 
-        It answers from what the worker knows, or waits for its loop with a time limit. If it
-        raises TowpathError, OSError or TimeoutError, the scrape goes on without those gauges and
-        says so: counters matter most while the server is away. A second one takes the *place* of
-        the first; of two places that know a queue both count its leases.
+        *read* uses what the worker knows, or waits for its loop with a time limit. If it raises
+        TowpathError, OSError or TimeoutError, the scrape goes on without its gauges, and
+        `towpath_queues_readable` is 0: counters matter most while Redis is unreachable. A second
+        function for the same *place* replaces the first; leases of a queue are summed over places.
         """
         self._reads[place] = read
 
     def serve(self, *, port: int = 0, addr: str = LOCAL) -> MetricsEndpoint:
-        """Open `/metrics` for Prometheus, to this machine only unless told otherwise."""
+        """Serve `/metrics` for Prometheus; by default only for this machine."""
         return MetricsEndpoint(self.registry, port=port, addr=addr)
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus's registry asks for: the histograms and the gauges."""
+        """Yields the histograms and the gauges to Prometheus's registry."""
         yield self._histogram(measures.JOB_SECONDS, lambda of: of.ran)
         yield self._histogram(measures.WAIT_SECONDS, lambda of: of.waited)
         yield self._histogram(measures.PUNCTUALITY_SECONDS, lambda of: of.punctuality)
@@ -282,14 +282,14 @@ class Metrics(Collector):
             with suppress(TowpathError, OSError, TimeoutError):
                 readings.append(read())
         if readings:
-            yield from _gauges_of(_joined(readings))
+            yield from _gauges_of(_merge_readings(readings))
         readable = _family(measures.READABLE)
         readable.add_metric((), int(len(readings) == len(self._reads)))
         yield readable
 
 
-def _joined(readings: Sequence[Reading]) -> Reading:
-    """One reading of several: each queue once, as the last one saw it."""
+def _merge_readings(readings: Sequence[Reading]) -> Reading:
+    """Merges several readings: the last one decides about a queue; leases are summed."""
     queues: dict[str, QueueReading] = {}
     for of_queue in (queue for reading in readings for queue in reading.queues):
         before = queues.get(of_queue.queue)
@@ -333,8 +333,8 @@ def _family(spec: MetricSpec) -> GaugeMetricFamily:
 class MetricsEndpoint:
     """Serves `/metrics` over HTTP in its own thread, until it is closed.
 
-    Whoever reaches it learns the names of queues and handlers; there is no password. Port 0 takes
-    a free one. Raises OSError if the port is taken.
+    Has no password: every client sees the names of queues and handlers. Port 0 chooses a free
+    port. Raises OSError if the port is taken.
     """
 
     def __init__(self, registry: CollectorRegistry, *, port: int, addr: str) -> None:
@@ -346,7 +346,7 @@ class MetricsEndpoint:
         return f"{self.addr}:{self.port}"
 
     def close(self) -> None:
-        """Answer no more and give the port back; without effect the second time."""
+        """Stop serving and free the port. A repeat has no effect."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -15,7 +15,7 @@ class LogForm(StrEnum):
     HUMAN = "human"
     """Aligned, with colours in a terminal."""
     PLAIN = "plain"
-    """The same without colours."""
+    """Aligned, without colours."""
     JSON = "json"
     """One object per line."""
 

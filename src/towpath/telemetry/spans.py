@@ -1,13 +1,13 @@
-"""Spans of submits and attempts. Loaded once the program uses OpenTelemetry: see `traces.py`.
+"""Spans of submits and attempts. Imported once the program uses OpenTelemetry: see `traces.py`.
 
-What was chosen, by the semantic conventions for messaging:
+They follow the semantic conventions for messaging:
 
 - `submit <queue>` is a PRODUCER span, `process <queue>` a CONSUMER span, one per attempt.
-- The consumer span is a *child* of the producer's **and** *linked* to it. The link is what the
-  conventions ask for; the parent is what they allow where a span is about a single message, and
-  what people look for: one trace from the request to the end of its job.
-- An exception that ends a span leaves its class (`error.type`) and the status, not its text: that
-  may quote the payload.
+- The consumer span is a *child* of the producer's **and** *linked* to it. The conventions ask for
+  the link. They allow the parent for spans about a single message, and users expect it: one trace
+  from the request to the end of its job.
+- An exception that ends a span sets its class (`error.type`) and the status. Its text is left out,
+  because it may quote the payload.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from opentelemetry.util.types import AttributeValue
 
 _SYSTEM = "towpath"
 _W3C = TraceContextTextMapPropagator()
-"""Not the global propagator: what is in a job must be readable whoever configured what."""
+"""Not the global propagator: every process must be able to read the headers of a job, however it is
+configured."""
 _tracer = trace.get_tracer(_SYSTEM)
 
 
 def active() -> bool:
-    """Whether a provider of spans was set up."""
+    """Whether a provider of spans is set up."""
     return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
 
 
 def inject() -> dict[str, str]:
     """The headers that carry the current span: `traceparent`, perhaps `tracestate`.
 
-    Empty without a valid current span, after half a microsecond.
+    Empty without a valid current span; that takes half a microsecond.
     """
     carrier: dict[str, str] = {}
     if trace.get_current_span().get_span_context().is_valid:
@@ -44,7 +45,7 @@ def inject() -> dict[str, str]:
 
 
 def current_ids() -> tuple[str, str] | None:
-    """The trace's and the span's id as they are written everywhere; None outside of a span."""
+    """The ids of the current trace and span, in hexadecimal; None outside of a span."""
     context = trace.get_current_span().get_span_context()
     if not context.is_valid:
         return None
@@ -62,12 +63,11 @@ def producer_span(queue: str, *, handler: str, jobs: int = 1) -> AbstractContext
 def consumer_span(
     headers: Mapping[str, str], *, queue: str, handler: str, job: str, attempt: int
 ) -> AbstractContextManager[Span]:
-    """The span around one attempt, tied to the one that *headers* carry."""
+    """The span around one attempt: a child of the span in *headers*, and linked to it."""
     attributes = _attributes(queue, handler, operation="process", kind="process")
     attributes["messaging.message.id"] = job
     attributes["towpath.attempt"] = attempt
-    # Without a context of its own, it begins with an empty one: what the worker's loop happens to
-    # be in is no parent of a job.
+    # Without headers, the context is empty: the current span of the worker is no parent of a job.
     context = _W3C.extract(headers)
     return _span(f"process {queue}", SpanKind.CONSUMER, attributes, parent=context)
 

@@ -1,7 +1,7 @@
-"""Traces: the context travels in the job's headers, and the two spans are tied together.
+"""Traces: a job's headers carry the context of its submit to the spans of its attempts.
 
-Only OpenTelemetry's API is used; without an SDK nothing is recorded and nothing is put into jobs.
-The API is loaded only where the program has loaded it: `spans.py` has what needs it.
+Only OpenTelemetry's API is used; without an SDK, nothing is recorded and jobs get no headers.
+`spans.py` imports the API. It is only imported once the program itself has imported the API.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OFF: AbstractContextManager[Any] = nullcontext()
 _spans: ModuleType | None = None
 
 
-def _loaded() -> Any:
+def _load_spans() -> Any:
     """The module `spans`, or None while nothing in this process has loaded OpenTelemetry: before
     that no provider can have been set, and no span can be open.
     """
@@ -31,20 +31,20 @@ def _loaded() -> Any:
 
 
 def _is_loading(module: ModuleType) -> bool:
-    """Whether somebody is still importing *module*. To wait for that could last for ever: they may
-    log a line meanwhile, and so wait for the caller.
+    """Whether another thread is still importing *module*. Waiting for it could deadlock: that
+    thread may log a line meanwhile, and so wait for the caller.
     """
     return getattr(module.__spec__, "_initializing", False)
 
 
 if os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"):
-    # OpenTelemetry loads the provider of that name when it is first asked for one.
+    # OpenTelemetry loads the provider with that name at the first use of its API.
     from towpath.telemetry import spans as _spans
 
 
 def active() -> bool:
-    """Whether a provider of spans was set up. At most 1 µs: a worker asks once per batch."""
-    spans = _spans or _loaded()
+    """Whether a provider of spans is set up. Takes at most 1 µs: a worker asks once per batch."""
+    spans = _spans or _load_spans()
     return spans is not None and spans.active()
 
 
@@ -53,22 +53,22 @@ def inject() -> dict[str, str]:
 
     Empty without a valid current span.
     """
-    spans = _spans or _loaded()
+    spans = _spans or _load_spans()
     return {} if spans is None else spans.inject()
 
 
 def current_ids() -> tuple[str, str] | None:
-    """The trace's and the span's id as they are written everywhere; None outside of a span."""
-    spans = _spans or _loaded()
+    """The ids of the current trace and span, in hexadecimal; None outside of a span."""
+    spans = _spans or _load_spans()
     return None if spans is None else spans.current_ids()
 
 
 def producer_span(queue: str, *, handler: str, jobs: int = 1) -> AbstractContextManager[Any]:
-    """The span around a submit; `inject()` inside of it gives what the jobs carry.
+    """The span around a submit; `inject()` inside of it returns the headers for the jobs.
 
-    Free of effect while no SDK is there.
+    Has no effect without an SDK.
     """
-    spans = _spans or _loaded()
+    spans = _spans or _load_spans()
     if spans is None or not spans.active():
         return _OFF
     return spans.producer_span(queue, handler=handler, jobs=jobs)
@@ -77,13 +77,12 @@ def producer_span(queue: str, *, handler: str, jobs: int = 1) -> AbstractContext
 def consumer_span(
     headers: Mapping[str, str], *, queue: str, handler: str, job: str, attempt: int
 ) -> AbstractContextManager[Any]:
-    """The span around one attempt, tied to the one that *headers* carry.
+    """The span around one attempt: a child of the span in *headers*, and linked to it.
 
-    Without headers, or with headers that can't be read, it begins a trace of its own. Let through
-    it only what is a failure: whatever is raised inside marks the span as one. Free of effect
-    while no SDK is there.
+    Without valid headers, it begins a trace of its own. An exception that leaves the block marks
+    the span as failed, so only failures may leave it. Has no effect without an SDK.
     """
-    spans = _spans or _loaded()
+    spans = _spans or _load_spans()
     if spans is None or not spans.active():
         return _OFF
     return spans.consumer_span(headers, queue=queue, handler=handler, job=job, attempt=attempt)

@@ -1,1 +1,1 @@
-"""What routes are made of: keys, problems, limits, bodies, streams, long polls."""
+"""The parts that routes use: keys, problems, limits, bodies, streams, long polls."""

@@ -1,4 +1,4 @@
-"""The audit log of requests: each route that changes something declares what is written down.
+"""The audit log of requests: each route that changes something declares what is logged.
 
 `@audited("reason")` writes every request with its target and these fields. `@audited(...,
 only_people=True)` is for the data path: only requests of a login session are written, because a row
@@ -45,19 +45,19 @@ _RULE = "__towpath_audit__"
 _LONGEST_TEXT, _LONGEST_LIST, _LONGEST_CHANGE = 200, 5, 2000
 _REFUSALS_EVERY = 1.0
 """Seconds between two entries of one key for requests that were refused before anything was done:
-whoever is refused can't make the database write more than that."""
+refused requests can't make the database write more often."""
 
 
 # ── declarations ─────────────────────────────────────────────────────────────────────────
 
 
 class AuditRule(msgspec.Struct, frozen=True):
-    """What is written down about the requests of a route."""
+    """What the audit log keeps of the requests of a route."""
 
     fields: tuple[str, ...] = ()
     """Fields of the body or the query that say what is changed. Never payloads or secrets."""
     answer: tuple[str, ...] = ()
-    """Fields of the answer, such as the id of what was made."""
+    """Fields of the answer, such as the id of a new job."""
     by_people: bool = True
     by_keys: bool = True
 
@@ -70,8 +70,8 @@ def audited(
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
     """Declare that requests of a route are written to the audit log, with these *fields*.
 
-    The entry is written before the route's function is called, so nothing is done that is not in
-    the log. With *only_people*, requests with an API key are left out.
+    The entry is written before the route's function is called, so every change is in the log. With
+    *only_people*, requests with an API key are left out.
     """
     rule = AuditRule(fields, answer, by_keys=not only_people)
 
@@ -84,7 +84,7 @@ def audited(
             given = inspect.signature(endpoint).bind(*args, **values).arguments
             await request.begin(endpoint.__name__, _changes(rule.fields, given, request.scope))
             made = await endpoint(*args, **values)
-            request.add(_found(rule.answer, made))
+            request.add(_answer_fields(rule.answer, made))
             return made
 
         setattr(write_then_call, _RULE, rule)
@@ -114,7 +114,7 @@ def changes_of(route: APIRoute) -> set[str]:
 
 
 def must_declare(route: APIRoute) -> bool:
-    """Whether *route* may change something and does not say what is written down about it."""
+    """Whether *route* may change something, but declares no rule for the audit log."""
     return bool(changes_of(route)) and rule_of(route) is None
 
 
@@ -148,12 +148,12 @@ class Auditor:
         finally:
             _CURRENT.reset(before)
             if request.is_noteworthy:
-                # The change is in the log already; if the database is away now, it says so itself.
+                # The entry exists since before the change; the ledger logs its own outages.
                 with suppress(LedgerError):
                     await request.end()
 
     def may_note_refusal(self, key: KeyInfo) -> bool:
-        """Whether one more refusal of *key* is written down."""
+        """Whether another refused request of *key* may be written now."""
         now = steady()
         if now - self._refused.get(key.id, float("-inf")) < _REFUSALS_EVERY:
             return False
@@ -166,7 +166,7 @@ class Auditor:
 
 
 class _AuditedRequest:
-    """One request and, once it has begun to change something, its entry."""
+    """One request and, once its route has begun, its entry."""
 
     __slots__ = ("_auditor", "_changed", "_key", "_more", "_seq", "scope", "status", "via")
 
@@ -180,21 +180,21 @@ class _AuditedRequest:
 
     @property
     def is_noteworthy(self) -> bool:
-        """Whether there may be something to write at the end: not on the data path."""
+        """Whether there may be something to write at the end: an entry's status, or a refusal."""
         return self._seq is not None or self.status >= 400
 
     async def begin(self, action: str, changed: Mapping[str, Any]) -> None:
-        """Write down what is about to be done. Raises LedgerError: do not do it then."""
+        """Write the entry, before the change is made. Raises LedgerError: then do not make it."""
         self._changed = dict(changed)
         self._seq = await self._auditor.ledger.audit.begin(self._entry(action))
 
     def add(self, found: Mapping[str, Any]) -> None:
-        """Add what the answer says to the entry."""
+        """Add fields of the answer to the entry."""
         self._more = bool(found)
         self._changed |= found
 
     async def end(self) -> None:
-        """Write down how the request was answered."""
+        """Write the status of the answer."""
         audit = self._auditor.ledger.audit
         if self._seq is not None:
             self._log()
@@ -228,7 +228,7 @@ _CURRENT: ContextVar[_AuditedRequest | None] = ContextVar("towpath_audited", def
 """The request that is being answered: routes need no parameter for it."""
 
 
-# ── what is written: bounded, and without secrets ────────────────────────────────────────
+# ── contents of entries: bounded, and without secrets ────────────────────────────────────
 
 _QUERY_OF_URL = re.compile(r"(?<=://)([^\s?#\"']*)[?#][^\s\"']*")
 _SECRETS = re.compile(r"(tp_[a-z0-9]+_|whsec_)[\w+/=-]+")
@@ -252,9 +252,9 @@ def _hide_in_segment(segment: str) -> str:
 
 
 def _target(scope: Scope) -> dict[str, Any]:
-    """What the path names: a queue, a job, a key, …"""
+    """The names in the path: a queue, a job, a key, …"""
     named: dict[str, Any] = scope.get("path_params") or {}
-    return {name: _shown(_plain(value)) for name, value in named.items()}
+    return {name: _loggable(_plain(value)) for name, value in named.items()}
 
 
 def _plain(value: object) -> object:
@@ -276,28 +276,28 @@ def _changes(fields: tuple[str, ...], given: Mapping[str, Any], scope: Scope) ->
             found["count"] = len(cast("list[Any]", value))
     for name in set(fields).intersection(asked) - found.keys():
         found[name] = given.get(name, asked[name][0])
-    return _bounded({name: found[name] for name in (*fields, "count") if name in found})
+    return _limit_size({name: found[name] for name in (*fields, "count") if name in found})
 
 
-def _found(fields: tuple[str, ...], made: object) -> dict[str, Any]:
+def _answer_fields(fields: tuple[str, ...], made: object) -> dict[str, Any]:
     """The *fields* that an answer has."""
-    return _bounded({name: getattr(made, name) for name in fields if hasattr(made, name)})
+    return _limit_size({name: getattr(made, name) for name in fields if hasattr(made, name)})
 
 
-def _bounded(found: Mapping[str, Any]) -> dict[str, Any]:
+def _limit_size(found: Mapping[str, Any]) -> dict[str, Any]:
     left, bounded = _LONGEST_CHANGE, dict[str, Any]()
     for name, value in found.items():
-        shown = _shown(value)
+        shown = _loggable(value)
         left -= len(name) + len(msgspec.json.encode(shown))
         bounded[name] = shown if left >= 0 else "…"
     return bounded
 
 
-def _shown(value: object) -> Any:
+def _loggable(value: object) -> Any:
     """*value* as far as it may be written."""
     match value:
         case str():
-            # Hidden before it is cut: half a URL no longer looks like one.
+            # Hide secrets before the cut: half a URL would not be recognized.
             text = _hide(value[: 8 * _LONGEST_TEXT])
             return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
         case None | bool() | int() | float():
@@ -307,10 +307,10 @@ def _shown(value: object) -> Any:
         case list() | tuple():
             all = cast("list[object]", value)
             more = len(all) - _LONGEST_LIST
-            shown = [_shown(each) for each in all[:_LONGEST_LIST]]
+            shown = [_loggable(each) for each in all[:_LONGEST_LIST]]
             return shown if more <= 0 else [*shown, f"… {more} more"]
         case dict():
             pairs = cast("dict[str, object]", value)
-            return {name: _shown(pairs[name]) for name in list(pairs)[:_LONGEST_LIST]}
+            return {name: _loggable(pairs[name]) for name in list(pairs)[:_LONGEST_LIST]}
         case _:
             return f"<{type(value).__name__}>"

@@ -1,4 +1,4 @@
-"""Who may do what: a key in each request, checked against the ledger, with scopes and queues."""
+"""Authentication and permissions: checks the key of each request, its scopes and its queues."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from towpath.web.visits import CSRF, LOGIN, Visits, cookie_of, login_of
 
 T = TypeVar("T")
 _SCOPED: set[Callable[..., Any]] = set()
-"""All that `scoped` made."""
+"""All dependencies made by `scoped`."""
 _KEY, _CREDENTIAL = "towpath.key", "towpath.credential"
 HEALTH = frozenset({"/livez", "/readyz"})
-"""What is answered over the last connections, too."""
+"""Paths that are also answered over connections of the reserve."""
 
 
 ONCE = frozenset(
@@ -46,20 +46,20 @@ ONCE = frozenset(
         "sec-fetch-site", "x-api-key", "x-http-method-override",
     )
 )  # fmt: skip
-"""Headers that decide what a request may do. One that comes twice is refused: a proxy could read
-the other one of the two."""
+"""Headers that decide what a request may do. A request that repeats one is refused: a proxy might
+read the other value."""
 
 
 class Checks(Protocol):
-    """Where keys are known."""
+    """Checks API keys."""
 
     async def check(self, secret: str) -> KeyInfo | None: ...
 
     def has_seen(self, secret: str) -> bool: ...
 
 
-class _Sent:
-    """What a request sent as its credential, a key or a cookie, and how to check it again."""
+class _SentCredential:
+    """A key or a cookie that a request sent, and the function that checks it again."""
 
     __slots__ = ("_check", "_text")
 
@@ -70,7 +70,10 @@ class _Sent:
         return self._check(self._text)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Sent) and (self._check, self._text) == (other._check, other._text)
+        return isinstance(other, _SentCredential) and (self._check, self._text) == (
+            other._check,
+            other._text,
+        )
 
     def __hash__(self) -> int:
         return hash((self._check, self._text))
@@ -78,20 +81,19 @@ class _Sent:
 
 CredentialCheck = Callable[[Scope, str], Awaitable[KeyInfo | None]]
 """Checks a credential for one request: the key that issued it, with the scopes that the credential
-gives; None if it does not count. Notes what it is for (`note_credential`). Raises Refused with 403
-for a request that it is not for."""
+gives; None if it is not valid. Calls `note_credential`. Raises Refused (403) for a request that the
+credential does not cover."""
 NO_CREDENTIALS: Mapping[str, CredentialCheck] = MappingProxyType({})
 
 
 class Door:
     """ASGI middleware: checks the key of a request before anything else.
 
-    So who has no key learns neither which paths there are, nor how large a body may be. Webhooks
-    have none: their signature is looked at before anything else of them is. *open* paths, and
-    methods of paths, answer to everybody, *signed* ones are those of webhooks. Where there are
-    *visits*, a session of the dashboard stands for its key; *unknown* is what people see who come
-    without either. *pages* are open ones that show more to a session. *credentials* check tokens
-    that keys have issued, by how the tokens begin.
+    A client without a key learns neither which paths exist, nor how large a body may be. *open*
+    paths, or methods of paths, need no key. *signed* paths are webhooks, which check a signature
+    instead. With *visits*, a login session of the dashboard stands for its key; *unknown* is the
+    page for a browser that has neither. *pages* are open paths that show more with a login session.
+    *credentials* check the credentials that keys have issued, by prefix.
     """
 
     def __init__(
@@ -117,9 +119,9 @@ class Door:
         self._open, self._signed, self._pages = frozenset(open), frozenset(signed), frozenset(pages)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if _KEY in scope:  # asked by a path of ours, in the name of whoever asked that
+        if _KEY in scope:  # made from another request (`within`), whose key was checked
             keep_as_sent(scope)
-            await self._measured(account_of(scope), 0, self._answer(scope, receive, send))
+            await self._answer_measured(account_of(scope), 0, self._answer(scope, receive, send))
             return
         try:
             admitted = await self._admit(scope)
@@ -133,18 +135,20 @@ class Door:
         request = self._requests.enter(scope, account, self._credential(scope))
         keep_as_sent(scope)
         try:
-            await self._measured(account, expected, self._answer(scope, receive, send))
+            await self._answer_measured(account, expected, self._answer(scope, receive, send))
         finally:
             request.close()
 
     async def _admit(self, scope: Scope) -> tuple[Account, float] | None:
         """The account that the request counts for, and the seconds that it is expected to cost;
-        None for a request without a key at an open path. 400, 401, 403, 429, 503.
+        None for a request without a key at an open path.
+
+        Raises Refused (400, 401, 403, 429, 503).
         """
         _require_once(scope)
         if self._requests.is_reserved(scope) and scope["path"] not in HEALTH:
             await self._require_admin(scope)
-        key = await (self._find_login(scope) if self._is_open(scope) else self._checked(scope))
+        key = await (self._find_login(scope) if self._is_open(scope) else self._require_key(scope))
         if key is None:
             return None
         scope[_KEY] = key
@@ -160,10 +164,10 @@ class Door:
             or (scope["path"] in self._signed and scope["method"] == "POST")
         )
 
-    async def _measured(
+    async def _answer_measured(
         self, account: Account, expected: float, answering: Awaitable[None]
     ) -> None:
-        """Answer a request, and count what it costs for its account."""
+        """Answer a request, and charge its processor time to the account."""
         charged = expected
 
         def charge(seconds: float) -> None:
@@ -177,30 +181,32 @@ class Door:
             self._rates.settle(account, charged, metered.seconds)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request whose key is known. Changes are written to the audit log."""
+        """Answer a request with a valid key. Changes are written to the audit log."""
         if self._audit is None:
             await self._app(scope, receive, send)
         else:
             await self._audit.answer(self._app, scope[_KEY], scope, receive, send)
 
     def _credential(self, scope: Scope) -> LiveCredential:
-        """What the request was let in for: it goes on only while this counts."""
+        """The credential of the request: the request may run only while that is valid."""
         if self._visits and login_of(scope):
-            return _Sent(self._visits.again, cookie_of(scope))
+            return _SentCredential(self._visits.again, cookie_of(scope))
         secret = _secret(scope)
         if secret.startswith(tuple(self._credentials)):
-            return _Sent(partial(self._check, scope), secret)
-        return _Sent(self._keys.check, secret)
+            return _SentCredential(partial(self._check, scope), secret)
+        return _SentCredential(self._keys.check, secret)
 
     def _refusal(self, error: Refused | TowpathError, scope: Scope) -> Response:
-        """Why not; people who open a page of the dashboard are shown where to log in."""
+        """The error as a response; a browser without a key gets the page with the login instead."""
         by_browser = (b"sec-fetch-dest", b"document") in scope["headers"]
         if self._unknown and by_browser and isinstance(error, Refused) and error.status == 401:
             return self._unknown(scope)
         return of_error(error)
 
-    async def _checked(self, scope: Scope) -> KeyInfo:
-        """The key of the request. 401 without a valid one, 403, 429 after too many wrong ones."""
+    async def _require_key(self, scope: Scope) -> KeyInfo:
+        """The key of the request. Raises Refused: 401 without a valid key, 403, or 429 after too
+        many wrong keys.
+        """
         secret = _secret(scope)
         key = await self._find(scope, secret)
         if key is None:
@@ -214,17 +220,19 @@ class Door:
         return key
 
     async def _find_login(self, scope: Scope) -> KeyInfo | None:
-        """The key of the session that somebody opens one of the open pages with. 429."""
+        """The key of the login session, for GET requests of open pages. Raises Refused (429)."""
         asks = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
         return await self._find(scope, "") if asks and scope["path"] in self._pages else None
 
     async def _find(self, scope: Scope, secret: str) -> KeyInfo | None:
-        """The key of *secret*; without one, of the session. A wrong one counts as a guess: 429."""
+        """The key of *secret*; without a secret, of the login session. A wrong one counts as a
+        guess. Raises Refused (429) after too many.
+        """
         cookie = cookie_of(scope) if self._visits and not secret else ""
         address = address_of(scope)
         if is_new := not self._has_seen(secret, cookie):
             self._guesses.take(address)
-        key = await self._check(scope, secret) if secret else await self._visiting(scope)
+        key = await self._check(scope, secret) if secret else await self._find_session_key(scope)
         if key is not None and is_new:
             self._guesses.give_back(address)
         return key
@@ -237,24 +245,26 @@ class Door:
         return await self._keys.check(secret)
 
     def _has_seen(self, secret: str, cookie: str) -> bool:
-        """Whether it is no guess: it was valid before, or nothing was sent."""
+        """Whether the credential can't be a guess: it was valid before, or none was sent."""
         if secret.startswith(tuple(self._credentials)):
-            return True  # it is signed, and its signature is checked before anything is read
+            return True  # it is signed, and the signature is checked before the database is read
         if secret:
             return self._keys.has_seen(secret)
         return not (self._visits and cookie) or self._visits.has_seen(cookie)
 
     async def _require_admin(self, scope: Scope) -> None:
-        """503 for what is answered by nobody but admins while connections are short."""
+        """Raises Refused (503) unless the request has an admin's key."""
         try:
-            key = await self._checked(scope)
+            key = await self._require_key(scope)
         except Refused as error:
             raise no_connections() from error
         if not key.may(KeyScope.ADMIN):
             raise no_connections()
 
-    async def _visiting(self, scope: Scope) -> KeyInfo | None:
-        """The key of the session that the request belongs to. 403 for another site's request."""
+    async def _find_session_key(self, scope: Scope) -> KeyInfo | None:
+        """The key of the request's login session. Raises Refused (403) for a request of another
+        site.
+        """
         login = await self._visits.find(scope) if self._visits else None
         if self._visits and login:
             self._visits.require_own(scope, login)
@@ -262,7 +272,7 @@ class Door:
 
 
 def _require_once(scope: Scope) -> None:
-    """400 for a header that decides something and comes twice."""
+    """Raises Refused (400) if one of the headers in ONCE comes twice."""
     seen = set[bytes]()
     for name, _ in scope.get("headers", ()):
         if name in ONCE:
@@ -277,7 +287,7 @@ def _require_once(scope: Scope) -> None:
 
 
 def _secret(scope: Scope) -> str:
-    """What was sent as a key; a bearer token wins over the plain header."""
+    """The key that was sent, or empty; `Authorization` wins over `X-Api-Key`."""
     plain = ""
     for name, value in scope["headers"]:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
@@ -291,19 +301,19 @@ _SIZE = re.compile(rb"(?:^|&)size=([0-9]{1,4})(?:&|$)")
 
 
 def _size(scope: Scope) -> int:
-    """The size of the page that is asked for; 0 = none."""
+    """The value of the query parameter `size`; 0 = none."""
     found = _SIZE.search(scope["query_string"])
     return int(found[1]) if found else 0
 
 
 def within(scope: Scope) -> Scope:
-    """What a request has from which it comes and whose key it has: for one that is made of it."""
+    """The part of a scope that an inner request needs: where it comes from, and its key."""
     kept = ("type", "asgi", "http_version", "scheme", "client", "server", "root_path", "state")
     return {name: scope[name] for name in (*kept, _KEY, LOGIN, OPEN, CONNECTION) if name in scope}
 
 
 def key_of(request: Request) -> KeyInfo:
-    """The key that the request came with."""
+    """The key of the request."""
     return request.scope[_KEY]
 
 
@@ -313,17 +323,19 @@ def account_of(scope: Scope) -> Account:
 
 
 def note_credential(scope: Scope, name: str) -> None:
-    """The request came with a credential: *name* says what it is for, and has limits of its own."""
+    """Note that the request came with a credential. *name* says what the credential is for; its
+    limits are counted by that name.
+    """
     scope[_CREDENTIAL] = name
 
 
 def credential_of(scope: Scope) -> str:
-    """What the credential of the request is for; empty if it came with a key or a login."""
+    """The name of the request's credential; empty if it came with a key or a login session."""
     return scope.get(_CREDENTIAL, "")
 
 
 def is_known(request: Request) -> bool:
-    """Whether the request came with a key or a session; at an open path it may not have."""
+    """Whether the request has a key or a login session; on an open path it may have none."""
     return _KEY in request.scope
 
 
@@ -354,12 +366,12 @@ def scoped(scope: KeyScope, *, queue: str | None = None) -> Callable[[Request], 
 
 
 def has_scope(dependant: Dependant) -> bool:
-    """Whether a route looks at the scope of the key, through whatever it depends on."""
+    """Whether a route checks a scope of the key, itself or through its dependencies."""
     return dependant.call in _SCOPED or any(map(has_scope, dependant.dependencies))
 
 
 def require(key: KeyInfo, scope: KeyScope, queue: str | None) -> None:
-    """403 unless *key* has *scope* for *queue*."""
+    """Raises Refused (403) unless *key* has *scope*, and covers *queue*."""
     if not key.may(scope):
         raise Refused(
             403,
@@ -377,7 +389,7 @@ def require(key: KeyInfo, scope: KeyScope, queue: str | None) -> None:
 
 
 def require_raw(request: Request, key: KeyInfo, queue: str) -> None:
-    """403 if the request is a raw call to a queue of an application that *key* may not make."""
+    """Raises Refused (403) for a raw call that *key* may not make: on an application's queue."""
     raw: RawQueues = request.app.state.raw
     verb = request.scope["endpoint"].__name__
     if raw.needs_raw(_plain(queue), verb) and not key.may(KeyScope.RAW):
@@ -391,7 +403,7 @@ def require_raw(request: Request, key: KeyInfo, queue: str) -> None:
 
 
 def require_all_queues(key: KeyInfo) -> None:
-    """403 unless *key* covers all queues."""
+    """Raises Refused (403) unless *key* covers all queues."""
     if "*" not in key.queues:
         raise Refused(
             403,
@@ -402,7 +414,7 @@ def require_all_queues(key: KeyInfo) -> None:
 
 
 def _plain(queue: str) -> str:
-    """The queue's name; what can't be one is covered by no pattern but `*`."""
+    """The queue's name, decoded if possible; only the pattern `*` covers an invalid name."""
     try:
         return decoded(queue)
     except ValueError:

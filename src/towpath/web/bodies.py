@@ -1,4 +1,4 @@
-"""Bodies: read within their limits, and only where a path takes one. Memory stays flat."""
+"""Request bodies: read within limits of size, time and memory, and only where a path takes one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AGAIN = "Send the request again."
 
 
 class Holding:
-    """What one request holds of a room while a block runs, and until when it may go on reading."""
+    """The memory that one body takes while a block runs, and the deadline of its reading."""
 
     __slots__ = ("_room", "deadline", "evicted", "holder", "parts", "size")
 
@@ -41,7 +41,7 @@ class Holding:
         self.parts: list[bytes] = []
         self.size = 0
         self.deadline: asyncio.Timeout | None = None
-        """While it reads; what has come in whole is not given up any more."""
+        """Set while the body is read; without it, the body is complete and not evicted."""
         self.evicted = False
 
     def __enter__(self) -> Holding:
@@ -53,12 +53,13 @@ class Holding:
 
 
 class Room:
-    """Memory for all bodies together, and for those of one holder: a key, or an address.
+    """Limits the memory of all bodies *together*, and of *each* holder: a key, or an address.
 
-    Who comes last is let in. Where there is no room, the oldest body that is still under way is
-    given up: the holder's own if it has its share, else of all. So whoever holds back the end of
-    what he sends keeps nobody out, and a body that comes without a pause gets through. One has at
-    most *largest* bytes, and comes *within* a time; *remedy* is for what is larger.
+    A new body is always accepted. If the memory is full, the oldest unfinished body is evicted:
+    one of the same holder if that has used up its share, else of any holder. So a client that
+    holds back the end of its body blocks no other, and a body that arrives without a pause gets
+    through. A body has at most *largest* bytes, and must arrive *within* a time; *remedy* is for
+    one that is larger, *refusal* for one that is evicted.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Room:
         self._held = 0
 
     def holding(self, holder: str) -> Holding:
-        """A place for one body while a block runs."""
+        """Returns the context manager for one body of *holder*."""
         return Holding(self, holder)
 
     def add(self, mine: Holding) -> None:
@@ -89,13 +90,13 @@ class Room:
         del self._holdings[mine]
 
     def take(self, mine: Holding, size: int) -> None:
-        """Count *size* bytes more. 503 if nobody can be given up for them."""
+        """Count *size* more bytes. Raises Refused (503) if no other body can be evicted."""
         if not self._fits(mine.holder, size):
             self._make_room(mine.holder, size, spared=mine)
         self._count(mine, size)
 
     def refusal(self) -> Refused:
-        """What those are told for whom there is no room."""
+        """The error for a body that has no room (503)."""
         return Refused(
             503,
             *self._refusal,
@@ -136,7 +137,7 @@ class Room:
     # ── one body ─────────────────────────────────────────────────────────────────────────
 
     def declared(self, headers: dict[bytes, bytes]) -> bytes:
-        """The length that is announced. 413 if that is too much already."""
+        """The value of Content-Length, or empty. Raises Refused (413) if it is too large."""
         declared = headers.get(b"content-length", b"")
         if declared.isdigit():
             self._check(int(declared))
@@ -148,14 +149,14 @@ class Room:
             raise Refused(413, "body_too_large", detail, remedy=self._remedy)
 
     async def read(self, receive: Receive, mine: Holding) -> bytes | None:
-        """The whole body; None if the client disconnected. 413, 408, 503."""
+        """The whole body; None if the client disconnected. Raises Refused (408, 413, 503)."""
         size = 0
         try:
             async with asyncio.timeout(self._within.total_seconds()) as mine.deadline:
                 while True:
                     message = await receive()
                     if mine.evicted:
-                        raise self.refusal()  # it may come just before it is told so
+                        raise self.refusal()  # the part came just before the timeout
                     if message["type"] == "http.disconnect":
                         return None
                     part: bytes = message.get("body", b"")
@@ -180,14 +181,14 @@ class Room:
             mine.parts.clear()
 
 
-# ── JSON, from those who have a key ──────────────────────────────────────────────────────
+# ── JSON, sent with a key ────────────────────────────────────────────────────────────────
 
 
 class Bodies:
-    """Reads the JSON that keys send.
+    """Reads JSON bodies of requests with a key.
 
-    The length is counted as it comes, whatever Content-Length says. What gets past here is JSON
-    in UTF-8 that can be stored and shown again: no NaN, no half of a character, not too deep.
+    Counts the bytes that arrive, whatever Content-Length says. Accepts only JSON in UTF-8 that can
+    be stored and shown again: no NaN, no half of a surrogate pair, not nested too deep.
     """
 
     def __init__(self, limits: ServerLimits) -> None:
@@ -202,13 +203,13 @@ class Bodies:
         )
 
     def holding(self, request: Request) -> Holding:
-        """A place for the body of *request* while a block runs."""
+        """Returns the context manager for the body of *request*."""
         return self._room.holding(key_of(request).id)
 
     async def read(self, request: Request, mine: Holding) -> bool:
         """Put the body into *request*, and count it for *mine*. False = the client left.
 
-        400, 408, 413, 415, 503.
+        Raises Refused (400, 408, 413, 415, 503).
         """
         headers = dict(request.scope["headers"])
         if self._room.declared(headers) not in (b"", b"0") or b"transfer-encoding" in headers:
@@ -221,15 +222,15 @@ class Bodies:
                 detail = f"more than {DEPTH_MOST} levels"
                 remedy = "Flatten the JSON, or send it as text."
                 raise Refused(400, "nested_too_deep", detail, remedy=remedy)
-            # Half a share at most: however many values it has, one request alone is let in.
+            # At most half a share: one request alone always fits, however many values it has.
             self._room.take(mine, min(_decoded_size(body), self._share // 2))
-            request._json = _decoded(body)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- parsed once: Starlette has no other place for it
+            request._json = _decode_json(body)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- parsed once: Starlette has no other place for it
         request._body = body  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- as above
         return True
 
 
 class BodyRoute(APIRoute):
-    """A path whose body, if it takes one, is read within the limits; otherwise nothing is."""
+    """A route that reads its body within the limits, and reads nothing if it takes no body."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = self.get_body_handler()
@@ -240,23 +241,23 @@ class BodyRoute(APIRoute):
             bodies: Bodies = request.app.state.bodies
             with bodies.holding(request) as mine:
                 if not await bodies.read(request, mine):
-                    return Response(status_code=400)  # the client disconnected: nobody reads it
+                    return Response(status_code=400)  # not sent: the client disconnected
                 return await handle(request)
 
         return handle_bounded
 
     def get_body_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """What answers a request whose body was read."""
+        """Returns the function that answers a request whose body was read."""
         return super().get_route_handler()
 
 
 class DirectRoute(BodyRoute):
-    """A path whose function takes a JSON body and what functions of the request return, and returns
+    """A route whose function takes a JSON body and dependencies of the request alone, and returns
     the response itself.
 
-    FastAPI describes it, but does not call it: for each request it would look for parameters of
-    every kind, which takes longer than all else about a small one. Raises TypeError for a function
-    that needs more.
+    FastAPI describes the route in OpenAPI, but does not call it: collecting parameters of every
+    kind takes longer than the rest of a small request. Raises TypeError for a function with other
+    parameters.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -267,7 +268,7 @@ class DirectRoute(BodyRoute):
             response = await handle(Request(scope, receive, send))
             await response(scope, receive, send)
 
-        # FastAPI's own has a stack for what dependencies leave open: there is none here.
+        # FastAPI's own app has a stack for dependencies with `yield`, which are not allowed here.
         self.app = app
 
     def get_body_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -277,13 +278,13 @@ class DirectRoute(BodyRoute):
             field is None
             or self.dependant.body_params != [field]
             or wanted != {field.name, *found}
-            or len(found) != len(guards)  # those of a router have no name
+            or len(found) != len(guards)  # dependencies of a router have no name
         ):
             raise TypeError(f"{self.path} takes more than a body and what the request has")
 
         async def handle(request: Request) -> Response:
             values = {name: await find(request) for name, find in found.items()}
-            # Last, as FastAPI does it: a key that may not send it is refused before.
+            # The body comes last, as in FastAPI: a key without permission is refused before.
             if not await request.body():
                 raise RequestValidationError([_NO_BODY])
             values[field.name], misfits = field.validate(await request.json(), loc=("body",))
@@ -312,7 +313,7 @@ def _found_in_request(dependant: Dependant) -> dict[str, Callable[[Request], Awa
 
 
 def announced_length(request: Request) -> int | None:
-    """What Content-Length says; None = nothing. 400 for what is no number."""
+    """The value of Content-Length; None without one. Raises Refused (400) if it is no number."""
     text = request.headers.get("content-length")
     if text is None:
         return None
@@ -323,11 +324,11 @@ def announced_length(request: Request) -> int | None:
 
 
 async def pieces(request: Request, *, silence: Duration) -> AsyncGenerator[bytes]:
-    """The body as it comes, of any type and any length: the caller says when it is too much.
+    """Yields the parts of a body as they arrive, of any type and length: the caller limits it.
 
-    For a path whose function asks for the Request and for no body: nothing of it is read before,
-    and no more at a time than the connection buffers. 408 if nothing comes for *silence*; 400 if
-    the client leaves, so that what was cut is never taken for the end.
+    For a route whose function takes the Request and no body: nothing is read before, and no more
+    at a time than the connection buffers. Raises Refused: 408 if no part arrives for *silence*,
+    400 if the client leaves, so that a cut body is never taken for a complete one.
     """
     while True:
         try:
@@ -349,11 +350,11 @@ async def pieces(request: Request, *, silence: Duration) -> AsyncGenerator[bytes
             return
 
 
-# ── deliveries, from anybody ─────────────────────────────────────────────────────────────
+# ── deliveries, sent without a key ───────────────────────────────────────────────────────
 
 
 class Deliveries:
-    """Reads the bodies of webhooks, raw. Whoever sends one has no key: he is known by address."""
+    """Reads the raw bodies of webhooks. Senders have no key: they are counted by address."""
 
     def __init__(
         self,
@@ -375,14 +376,14 @@ class Deliveries:
 
     @asynccontextmanager
     async def read(self, scope: Scope, receive: Receive) -> AsyncGenerator[bytes | None]:
-        """The body while the block needs it; None if the client disconnected. 413, 408, 503."""
+        """Yields the body; None if the client disconnected. Raises Refused (408, 413, 503)."""
         self._room.declared(dict(scope["headers"]))
         with self._room.holding(_network(scope)) as mine:
             yield await self._room.read(receive, mine)
 
 
 def _network(scope: Scope) -> str:
-    """Whom to count a request for: its address; of IPv6 the /64, which is one customer's."""
+    """The client's address; of an IPv6 address the /64, which usually belongs to one customer."""
     host = scope["client"][0] if scope.get("client") else ""
     try:
         address = ip_address(host)
@@ -400,7 +401,7 @@ _JSON_TYPE = re.compile(rb"application/(?:[a-z0-9.+-]+\+)?json\s*(?:;.*)?", re.I
 
 
 def _check_type(headers: dict[bytes, bytes]) -> None:
-    """415 for what does not say that it is JSON, or comes compressed."""
+    """Raises Refused (415) unless the headers declare JSON without compression."""
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise Refused(
             415,
@@ -421,14 +422,14 @@ def _check_type(headers: dict[bytes, bytes]) -> None:
 
 
 def _decoded_size(body: bytes) -> int:
-    """About how many bytes a body's values take in memory, beside itself."""
+    """Estimates the memory of the parsed values, beside the body itself."""
     return 56 * (body.count(b"[") + body.count(b"{")) + 32 * body.count(b",")
 
 
-def _decoded(body: bytes) -> Any:
-    """The values of *body*. 400 for what is not JSON to the letter."""
-    # The collector would look through all of it again and again while it grows: five times as
-    # long for a body of many small lists.
+def _decode_json(body: bytes) -> Any:
+    """The values of *body*. Raises Refused (400) for invalid JSON."""
+    # The garbage collector would traverse the growing result again and again: a body of many small
+    # lists would take five times as long.
     gc.disable()
     try:
         return msgspec.json.decode(body)

@@ -1,4 +1,4 @@
-"""What requests and answers are made of: fields of bodies, names in paths, payloads."""
+"""Types of the HTTP API: fields of bodies, names in paths, payloads."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from towpath.errors import InvalidOption
 
 _FIELDS_MOST = 64
 Json = Any
-"""A JSON value. What was sent was parsed, and what is stored is parsed to be shown: to look at
-each value of it once more would take longer than all else.
+"""A JSON value that pydantic does not check. It is parsed already, and a check of each value in it
+would take longer than the rest of the request.
 """
 
 
 def _few_fields(data: Any) -> Any:
-    """Refuse an object of many fields whole, before each of them is refused by name."""
+    """Raises ValueError for too many fields, before pydantic refuses each of them by name."""
     if isinstance(data, dict) and len(data) > _FIELDS_MOST:  # pyright: ignore[reportUnknownArgumentType] -- only counted
         raise ValueError(f"more than {_FIELDS_MOST} fields")
     return data  # pyright: ignore[reportUnknownVariableType] -- as it came
@@ -33,11 +33,11 @@ def _few_fields(data: Any) -> Any:
 
 def _text(value: Any) -> Any:
     if not isinstance(value, str):
-        raise ValueError("must be an ISO time, as text")  # noqa: TRY004 -- pydantic's way to refuse
+        raise ValueError("must be an ISO time, as text")  # noqa: TRY004 -- pydantic expects it
     return value
 
 
-# Strict: `true` is not 1, and "1" is a text.
+# Strict: neither `true` nor "1" is accepted as 1.
 Seconds = Annotated[float, Field(ge=0, le=3_155_760_000, allow_inf_nan=False, strict=True)]
 LeaseSeconds = Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False, strict=True)]
 Text = Annotated[str, Field(min_length=1, max_length=512)]
@@ -49,7 +49,7 @@ Token = Annotated[
 
 
 class Body(BaseModel):
-    """A request's body: what it does not know, it refuses."""
+    """A request's body. Refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
@@ -66,12 +66,12 @@ class Answer(BaseModel):
 
 
 def alike(kind: type[BaseModel], thing: object, *, but: Collection[str]) -> dict[str, Any]:
-    """The fields of *kind* that *thing* has under the same names; all *but* these."""
+    """The values of *thing* for all fields of *kind*, except those in *but*."""
     return {name: getattr(thing, name) for name in kind.model_fields if name not in but}
 
 
 def example(**values: Any) -> ConfigDict:
-    """What one looks like, for the description."""
+    """The configuration of a model with an example for OpenAPI."""
     return ConfigDict(json_schema_extra={"examples": [values]})
 
 
@@ -83,17 +83,17 @@ PREFIX = "/api/v1/"
 PAGES = "/ui/"
 """Where the pages of the dashboard are."""
 WEBHOOKS = f"{PREFIX}webhooks/"
-"""Where forges post to. They have no key: what they send is signed, and looked at only then."""
+"""Path prefix of webhooks. Forges have no API key: they sign what they send."""
 
 
 def keep_as_sent(scope: Scope) -> None:
-    """Match the path undecoded: `jobs/a%2Fexplain` is a job's name, `jobs/a/explain` a question."""
+    """Match the path undecoded: `jobs/a%2Fexplain` is a job's id, `jobs/a/explain` another path."""
     if scope["path"].startswith((PREFIX, PAGES)) and "raw_path" in scope:
         scope["path"] = scope["raw_path"].decode("ascii", "replace")
 
 
 def decoded(name: str) -> str:
-    """A name as it was meant. Raises ValueError for what is no UTF-8."""
+    """A name without percent encoding. Raises ValueError if it is not UTF-8."""
     return unquote(name, errors="strict") if "%" in name else name
 
 
@@ -113,18 +113,18 @@ ScheduleName = Annotated[
 ]
 
 
-# ── payloads, results and notes: bytes in the store, JSON or base64 outside ──────────────
+# ── payloads, results and notes: bytes in Redis, JSON or base64 over HTTP ────────────────
 
 
 def shown(name: str, data: bytes) -> dict[str, Any]:
-    """Bytes as the JSON they are, or in base64."""
+    """A field with the bytes as JSON, or in base64 if they are not JSON."""
     if not data:
         return {}
     try:
         if not too_deep(data):
             return {name: msgspec.json.decode(data)}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        pass  # not ours to judge: whoever submitted it may have meant just these bytes
+        pass  # not JSON: the bytes may be meant so
     return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
@@ -136,20 +136,20 @@ def from_base64(name: str, text: str) -> bytes:
 
 
 def note(value: Any) -> bytes:
-    """A JSON value as the store keeps it."""
+    """A JSON value as the bytes that are stored."""
     return msgspec.json.encode(value)
 
 
 DEPTH_MOST = 64
-"""Levels of nesting in JSON."""
+"""Maximum nesting of JSON."""
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""Matches wherever there is a quotation mark, so that it looks at each byte once."""
+"""Matches at every quotation mark, also without an end, so that it reads each byte once."""
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def too_deep(body: bytes) -> bool:
-    """Whether JSON is nested deeper than parsers bear. Linear, and in C."""
+    """Whether JSON is nested deeper than DEPTH_MOST. Takes linear time, and runs in C."""
     if body.count(b"[") + body.count(b"{") <= DEPTH_MOST:
         return False
     steps = _STRINGS.sub(b"", body).translate(_STEPS, _NO_BRACKETS)

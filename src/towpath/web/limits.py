@@ -1,4 +1,4 @@
-"""Limits: how much a server process accepts, and how often a key may ask."""
+"""Limits: how much a server process accepts, and how many requests a key may send."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ _ALL = "*"
 class Account(NamedTuple):
     """Whose limits a request counts for: those of a key, or of a credential that the key issued.
 
-    A credential is in the hands of a stranger. So it has a small share of what a key has, and all
-    credentials of a key together have limits of their own beside the key's: whoever uses up a
-    credential keeps out neither the key nor the holders of other credentials.
+    A credential is in the hands of a stranger. So it has a small share of a key's limits, and all
+    credentials of a key together have limits of their own, apart from the key's: a client that
+    uses up one credential blocks neither the key nor the holders of other credentials.
     """
 
     key: str
@@ -81,18 +81,18 @@ class Account(NamedTuple):
 
     @property
     def is_share(self) -> bool:
-        """Whether it is one credential's."""
+        """Whether this is the account of one credential."""
         return self.credential not in ("", _ALL)
 
     @property
     def named(self) -> str:
-        """What a refusal calls it."""
+        """The account's name in error texts."""
         if self.credential == _ALL:
             return "all credentials of the key"
         return "this credential" if self.credential else "this key"
 
     def counted(self) -> tuple[Account, ...]:
-        """The accounts that a request counts for: of a credential also that of all of them."""
+        """The accounts that a request counts for: also that of all credentials, for one of them."""
         return (self, Account(self.key, _ALL)) if self.is_share else (self,)
 
     def limit(self, of_key: int, share: int) -> int:
@@ -101,9 +101,10 @@ class Account(NamedTuple):
 
 
 class _Buckets:
-    """Tokens by name: *rate* more a second, up to *full*. Those used least recently are forgotten.
+    """Token buckets by name: each gains *rate* tokens a second, up to *full*. Drops those that were
+    used least recently.
 
-    A bucket may be emptied below zero: then it takes longer to have tokens again.
+    A bucket may go below zero: then it takes longer until it has tokens again.
     """
 
     def __init__(self, rate: float, full: float) -> None:
@@ -111,17 +112,17 @@ class _Buckets:
         self._buckets: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
 
     def wait(self, name: Hashable, amount: float = 1) -> float:
-        """Seconds until there are *amount* tokens; 0 = there are."""
-        return max(0.0, (amount - self._left(name)) / self._rate)
+        """Seconds until there are *amount* tokens; 0 = there are enough now."""
+        return max(0.0, (amount - self._tokens_left(name)) / self._rate)
 
     def take(self, name: Hashable, amount: float = 1) -> None:
         """Take tokens, whether there are enough or not; a negative *amount* gives some back."""
-        self._buckets[name] = (min(self._full, self._left(name) - amount), steady())
+        self._buckets[name] = (min(self._full, self._tokens_left(name) - amount), steady())
         self._buckets.move_to_end(name)
         if len(self._buckets) > _NAMES_MOST:
             self._buckets.popitem(last=False)
 
-    def _left(self, name: Hashable) -> float:
+    def _tokens_left(self, name: Hashable) -> float:
         left, at = self._buckets.get(name, (self._full, 0.0))
         return min(self._full, left + (steady() - at) * self._rate)
 
@@ -133,11 +134,13 @@ _TIME_MOST = 4.0
 _EACH = 40e-6
 """Seconds of processor time that an item of a page usually takes."""
 _EXPENSIVE = 0.005
-"""Seconds of processor time; what costs less is bounded by the number of requests."""
+"""Seconds of processor time. A request that costs less counts only as one request."""
 
 
 class _Allowance:
-    """The requests and the processor time of accounts of one size; *part* of what a key has."""
+    """The requests and the processor time that accounts may use; *part* = 1 for a key, less for a
+    credential.
+    """
 
     def __init__(self, rate: float, part: float = 1) -> None:
         self.rate = rate * part
@@ -152,9 +155,9 @@ class _Allowance:
 class Rates:
     """Refuses a key, or a credential of one, that asks too often, or for too much.
 
-    What a request costs is known when it was answered. Until then it counts as much as the last
-    ones of its account did, or as the page that it asks for usually does, so that nobody can have
-    many expensive ones under way at once.
+    The cost of a request is known when it is answered. Until then it counts as much as the last
+    requests of its account did, or as much as a page of that size usually costs, so that a key
+    can't run many expensive requests at once.
     """
 
     def __init__(self, rate: int, share: int = DEFAULTS.credential_share) -> None:
@@ -163,7 +166,9 @@ class Rates:
         self._expected: OrderedDict[Account, float] = OrderedDict()
 
     def _allowances(self, account: Account) -> list[tuple[Account, _Allowance]]:
-        """What the account counts for, its own first; nothing without a limit."""
+        """The accounts that a request counts for, its own first, each with its allowance; empty if
+        there is no limit.
+        """
         return [
             (each, allowance)
             for each in account.counted()
@@ -171,8 +176,9 @@ class Rates:
         ]
 
     def take(self, account: Account, *, size: int = 0) -> float:
-        """Count one request for a page of that *size*: the seconds that it is expected to cost. 429
-        with the time after which there is room again.
+        """Count one request for a page of that *size*. Returns the seconds it is expected to cost.
+
+        Raises Refused (429) with the time to wait.
         """
         allowances = self._allowances(account)
         if not allowances:
@@ -196,8 +202,8 @@ class Rates:
         return expected
 
     def charge(self, account: Account, charged: float, seconds: float) -> float:
-        """A request for which so much was *charged* has used that much processor time, and goes on:
-        what is charged for it now. So a long request is paid for while it runs.
+        """Charge a request while it runs. It was *charged* so much before, and has used *seconds*
+        of processor time. Returns what is charged for it now.
         """
         if seconds - charged < _EXPENSIVE:
             return charged
@@ -206,7 +212,9 @@ class Rates:
         return seconds
 
     def settle(self, account: Account, charged: float, seconds: float) -> None:
-        """A request for which so much was *charged* has used that much processor time."""
+        """Correct the charge of a request that has ended: it was *charged* so much before, and has
+        used *seconds* of processor time.
+        """
         allowances = self._allowances(account)
         if not allowances:
             return
@@ -215,7 +223,7 @@ class Rates:
             for each, allowance in allowances:
                 allowance.time.take(each, cost - charged)
         before = self._expected.pop(account, 0.0)
-        # One that is unusual changes little, and some are always let in.
+        # One unusual request changes the mean little, and the cap lets some through always.
         mean = min(before + (cost - before) / 4, _TIME_MOST / 16)
         if mean > _EXPENSIVE / 4:
             self._expected[account] = mean
@@ -226,8 +234,8 @@ class Rates:
 class Metered:
     """Awaits *answering*, and adds up the processor time of its steps in `seconds`.
 
-    Other requests run between the steps, so the time from begin to end would say nothing. While it
-    goes on, *charge* is called with what it has used, whenever that has become expensive.
+    Other requests run between the steps, so the time from begin to end would say nothing. Each time
+    the steps have used another expensive amount, *charge* is called with their sum.
     """
 
     __slots__ = ("_charge", "_charge_at", "_steps", "seconds")
@@ -269,7 +277,7 @@ class Guesses:
         self._buckets = _Buckets(rate, 10 * rate) if rate else None
 
     def take(self, address: str) -> None:
-        """Count a try before it is looked up. 429 with the time after which to try again."""
+        """Count a try before it is checked. Raises Refused (429) with the time to wait."""
         if self._buckets is None:
             return
         if wait := self._buckets.wait(address):
@@ -282,7 +290,7 @@ class Guesses:
         self._buckets.take(address)
 
     def give_back(self, address: str) -> None:
-        """The try was right: it does not count."""
+        """Uncount a try that was right."""
         if self._buckets is not None:
             self._buckets.take(address, -1)
 

@@ -1,4 +1,4 @@
-"""MCP by its official library, which nobody else imports: over HTTP in a server, and over stdio."""
+"""MCP over HTTP and over stdio; the only module that imports the official MCP library."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ _FIELDS_OF_PROBLEMS = {"type", "title", "status", "detail", "remedy", "retry"}
 
 
 class ToolAnswer(NamedTuple):
-    """What the path of a tool answered."""
+    """The HTTP response of a tool's path."""
 
     status: int
     body: bytes
 
 
 class ToolCall(NamedTuple):
-    """A call of a tool: the request for its path, and the tool that takes the answer back."""
+    """A call of a tool: the request for its path, and the tool that undoes it."""
 
     request: ToolRequest
     undo: Tool | None
 
     def undo_request(self, answer: ToolAnswer) -> ToolRequest | None:
-        """The request that takes back what *answer* gives; None if it gives nothing."""
+        """The request that undoes the call; None if *answer* gave the client nothing to undo."""
         if self.undo is None or answer.status != 200:
             return None
         content = cast("dict[str, Any]", msgspec.json.decode(answer.body))
@@ -70,13 +70,13 @@ class ToolCall(NamedTuple):
 
 
 Ask = Callable[[ToolCall, Any], Awaitable[ToolAnswer]]
-"""`(call, the MCP request's context)`: ask the path of a tool. Raises TowpathError."""
+"""`(call, context of the MCP request)`: sends the request of a tool. Raises TowpathError."""
 
 
 def server_of(
     found: Sequence[Tools], *, version: str, ask: Ask, given: Mapping[str, Any] | None = None
 ) -> Server[Any]:
-    """An MCP server with these tools. What is *given* is added to calls that have none of it."""
+    """An MCP server with these tools. Calls that lack an argument in *given* get it from there."""
     tools = {tool.name: tool for each in found for tool in each.tools}
     added = given or {}
 
@@ -86,14 +86,16 @@ def server_of(
     async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
         tool = tools.get(params.name)
         if tool is None:
-            return _refused(f"there is no tool {params.name!r}", f"Use one of {', '.join(tools)}.")
+            return _error_result(
+                f"there is no tool {params.name!r}", f"Use one of {', '.join(tools)}."
+            )
         own = {name: value for name, value in added.items() if name in tool.arguments.model_fields}
         try:
             request = tool.request({**own, **(params.arguments or {})})
             undo = tools[tool.undo] if tool.undo else None
             return _result(tool, await ask(ToolCall(request, undo), context))
         except TowpathError as error:
-            return _refused(f"{error.code}: {error}", error.remedy)
+            return _error_result(f"{error.code}: {error}", error.remedy)
 
     return Server(
         NAME,
@@ -123,25 +125,27 @@ def _shown(tool: Tool, given: Sequence[str]) -> Shown:
 
 
 def _result(tool: Tool, answered: ToolAnswer) -> CallToolResult:
-    """What a model is told. Texts of strangers are values of JSON, never words of ours."""
+    """The result for the model. Texts of strangers are only quoted as values in JSON."""
     if answered.status == 204:
         nothing = {"nothing": tool.nothing}
         return CallToolResult(content=[TextContent(text=tool.nothing)], structured_content=nothing)
     try:
         content: Any = msgspec.json.decode(answered.body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return _refused(f"the server answered {answered.status} without JSON", "Try again later.")
+        return _error_result(
+            f"the server answered {answered.status} without JSON", "Try again later."
+        )
     if answered.status < 300:
         text = json.dumps(content, ensure_ascii=False)
         return CallToolResult(content=[TextContent(text=text)], structured_content=content)
     problem = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     code = str(problem.get("type", "")).rpartition("/")[2] or str(answered.status)
     more = {name: value for name, value in problem.items() if name not in _FIELDS_OF_PROBLEMS}
-    told = f"{code}: {problem.get('detail', 'refused')}" + (f" {json.dumps(more)}" if more else "")
-    return _refused(told, str(problem.get("remedy") or "Try again later."))
+    text = f"{code}: {problem.get('detail', 'refused')}" + (f" {json.dumps(more)}" if more else "")
+    return _error_result(text, str(problem.get("remedy") or "Try again later."))
 
 
-def _refused(what: str, remedy: str) -> CallToolResult:
+def _error_result(what: str, remedy: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=f"{what}\nDo: {remedy}")], is_error=True)
 
 
@@ -149,11 +153,11 @@ def _refused(what: str, remedy: str) -> CallToolResult:
 
 
 class ToolsEndpoint:
-    """Tools over streamable HTTP. Each request stands for itself: any server can answer it.
+    """Tools over streamable HTTP. Requests are independent: any server can answer each of them.
 
-    A client that takes part in a handshake gets the id of a session, which is stored nowhere. It
-    only tells apart requests of several clients that share a key: `notifications/cancelled` comes
-    in a request of its own, and names the other one by a number that every client begins at 0.
+    A client that sends `initialize` gets a session id, which is stored nowhere. It only separates
+    the requests of several clients that share a key: `notifications/cancelled` comes in a request
+    of its own, and names the cancelled request by a number that every client begins at 0.
     """
 
     def __init__(self, server: Server[Any]) -> None:
@@ -165,17 +169,17 @@ class ToolsEndpoint:
 
     @classmethod
     async def started(cls, app: ASGIApp, found: Sequence[Tools], version: str) -> ToolsEndpoint:
-        """One that answers; it asks the paths of *app* itself."""
+        """Returns an endpoint that is ready to answer. It sends its requests to *app* directly."""
 
         async def ask(call: ToolCall, context: Any) -> ToolAnswer:
             outer: Request = context.request
 
             async def take_back(answer: ToolAnswer) -> None:
                 if (undo := call.undo_request(answer)) is not None:
-                    await _asked(app, undo, outer)
+                    await _send_request(app, undo, outer)
 
             open_call: OpenCall = outer.scope[_CALL]
-            return await open_call.run(_asked(app, call.request, outer), take_back)
+            return await open_call.run(_send_request(app, call.request, outer), take_back)
 
         endpoint = cls(server_of(found, version=version, ask=ask))
         endpoint._running.start()
@@ -196,15 +200,14 @@ class ToolsEndpoint:
 
     @asynccontextmanager
     async def read(self, scope: Scope, receive: Receive) -> AsyncGenerator[Receive | None]:
-        """The body of a request, read within the limits, and then what else comes of it.
-
-        None: the client disconnected. Raises Refused.
+        """Reads the body within the limits. Yields a `receive` that returns the body, and then the
+        messages that follow; None if the client disconnected. Raises Refused.
         """
         bodies: Bodies = scope["app"].state.bodies
         request = Request(scope, receive)
         with bodies.holding(request) as mine:
             came = await bodies.read(request, mine)
-            yield _replayed(await request.body(), receive) if came else None
+            yield _replay_body(await request.body(), receive) if came else None
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._manager is None:
@@ -226,7 +229,7 @@ class ToolsEndpoint:
 
 
 class _Message(msgspec.Struct):
-    """What is read of a JSON-RPC message here; the library reads it all."""
+    """The fields of a JSON-RPC message that this module needs; the library parses it all."""
 
     id: Any = None
     method: str = ""
@@ -234,7 +237,7 @@ class _Message(msgspec.Struct):
 
     @classmethod
     def read(cls, body: bytes) -> _Message:
-        """An empty one for what is none: the library refuses it."""
+        """Parse *body*; returns an empty message if it is invalid, which the library refuses."""
         try:
             return msgspec.json.decode(body, type=cls)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -253,10 +256,10 @@ class _Message(msgspec.Struct):
 
 
 class OpenCall:
-    """One POST until its answer was sent: whether somebody still waits for the answer.
+    """One POST until its answer is sent. Notes whether the client still waits for the answer.
 
-    The client leaves by hanging up or by cancelling. What was got for its answer is taken back
-    unless the answer was sent before.
+    A client leaves by disconnecting or by cancelling. If it leaves before the answer is sent, the
+    call is undone.
     """
 
     def __init__(
@@ -286,11 +289,11 @@ class OpenCall:
                 self._start(undo())
 
     def cancel(self) -> None:
-        """The client does not want the answer any more."""
+        """Note that the client does not want the answer any more."""
         self._cancelled.set()
 
     async def receive(self) -> Message:
-        """The body; then, once the client has hung up, that."""
+        """Returns the body; then waits until the client disconnects, and returns that message."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
@@ -298,11 +301,11 @@ class OpenCall:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer; note whether the client was there for the first of it."""
+        """Send a part of the answer. Notes whether the client was there for the first part."""
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), *self._headers]
         elif not self._sent and _is_answer(message.get("body", b"")):
-            await asyncio.sleep(0)  # whoever has hung up by now is known after it
+            await asyncio.sleep(0)  # lets `_watch` see a disconnect that has already happened
             self._sent = not (self._left.is_set() or self._cancelled.is_set())
         await self._send(message)
 
@@ -311,8 +314,8 @@ class OpenCall:
         asking: Coroutine[Any, Any, ToolAnswer],
         take_back: Callable[[ToolAnswer], Coroutine[Any, Any, None]],
     ) -> ToolAnswer:
-        """What *asking* answers. Ends it if the client leaves. An answer that the client does not
-        get is given to *take_back*.
+        """Returns the result of *asking*; cancels it if the client cancels. An answer that the
+        client does not get is passed to *take_back*.
         """
         task = asyncio.ensure_future(asking)
         cancelled = asyncio.ensure_future(self._cancelled.wait())
@@ -321,21 +324,21 @@ class OpenCall:
         finally:
             cancelled.cancel()
             if task.done():
-                self._answered(task, take_back)
-            else:  # it may answer nevertheless
-                task.add_done_callback(lambda done: self._answered(done, take_back))
+                self._plan_take_back(task, take_back)
+            else:  # it may still return an answer
+                task.add_done_callback(lambda done: self._plan_take_back(done, take_back))
                 task.cancel()
         await asyncio.wait((task,))
         if task.cancelled():
             raise MCPError(REQUEST_CANCELLED, "the client cancelled the request")
         return task.result()
 
-    def _answered(
+    def _plan_take_back(
         self,
         done: asyncio.Future[ToolAnswer],
         take_back: Callable[[ToolAnswer], Coroutine[Any, Any, None]],
     ) -> None:
-        """Take the answer back now if nobody can get it any more; else when the call is over."""
+        """Take the answer back: now if the call is over, else when it ends without being sent."""
         if done.cancelled() or done.exception() is not None:
             return
         if self._over:
@@ -360,14 +363,14 @@ def _is_answer(part: bytes) -> bool:
 
 
 class OpenCalls:
-    """The calls that wait for an answer, by who made them."""
+    """The calls that wait for an answer, by client and request id."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[str, bytes, str], set[OpenCall]] = {}
 
     @contextmanager
     def holding(self, call: OpenCall, key: str, session: bytes, id: Any) -> Generator[None]:
-        """Know *call* by its client, a *key* and a *session*, and the *id* of its request."""
+        """Keep *call* under its client, a *key* and a *session*, and the *id* of its request."""
         name = (key, session, json.dumps(id))
         calls = self._calls.setdefault(name, set())
         calls.add(call)
@@ -379,14 +382,14 @@ class OpenCalls:
                 self._calls.pop(name, None)
 
     def cancel(self, key: str, session: bytes, id: Any) -> None:
-        """Cancel that client's call. Without a session, nobody's if several could be meant."""
+        """Cancel that client's call. Without a session, only if exactly one call fits."""
         calls = self._calls.get((key, session, json.dumps(id)), set[OpenCall]())
         if session or len(calls) == 1:
             for call in calls:
                 call.cancel()
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     read = False
 
     async def again() -> Message:
@@ -399,10 +402,10 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def _asked(app: ASGIApp, request: ToolRequest, outer: Request) -> ToolAnswer:
-    """Ask a path of *app* in the name of whoever sent *outer*.
+async def _send_request(app: ASGIApp, request: ToolRequest, outer: Request) -> ToolAnswer:
+    """Send *request* to *app* with the key of *outer*, and return the response.
 
-    Cancelled with it, unless the path has answered: then the caller takes the answer back.
+    A cancellation is ignored once the path has answered: then the caller undoes the call.
     """
     scope: Scope = {
         **within(outer.scope),
@@ -418,7 +421,7 @@ async def _asked(app: ASGIApp, request: ToolRequest, outer: Request) -> ToolAnsw
     async def receive() -> Message:
         nonlocal sent
         if sent:
-            await asyncio.get_running_loop().create_future()  # whoever leaves cancels
+            await asyncio.get_running_loop().create_future()  # until the call is cancelled
         sent = True
         return {"type": "http.request", "body": request.body, "more_body": False}
 
@@ -435,7 +438,7 @@ async def _asked(app: ASGIApp, request: ToolRequest, outer: Request) -> ToolAnsw
     except asyncio.CancelledError:
         if not answered:
             raise
-    except Exception:  # a defect: it was answered, and is told as any other
+    except Exception:  # a defect: the app has answered 500, and raises the error as well
         logging.getLogger("uvicorn.error").exception("a tool's path failed")
     return ToolAnswer(status, b"".join(parts))
 

@@ -1,7 +1,7 @@
-"""What an application adds to the HTTP server: routes, and what it does with webhooks.
+"""What an application adds to the HTTP server: routes, and listeners for webhooks.
 
-A forge posts to one path, however many applications listen to it: each whose secrets fit the
-signature gets the delivery once. It is saved, and the work comes later.
+A forge posts to one path, however many applications listen to it: each application whose secrets
+fit the signature gets the delivery once. The request only saves it; the work comes later.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ SHARED = ("github", "gitlab")
 
 
 class WebhookListener(msgspec.Struct, frozen=True, kw_only=True):
-    """What an application does with the deliveries at a path."""
+    """How an application reads and saves the deliveries at a path."""
 
     path: str
     """Below `/api/v1/webhooks/`: `github`, `gitlab`, or one below the application's name."""
     secrets: str
-    """The option with what they are signed with; while it is empty, none are taken."""
+    """The option with the signing secrets; without any, the application does not listen."""
     largest: str = ""
-    """The option that says how many bytes one may have; none = as many as any body."""
+    """The option with the maximum size of a delivery in bytes; empty = that of any body."""
     read: Callable[..., Any]
-    """`(headers, body, *, secrets)`: what it asks for. Raises SignatureRefused."""
+    """`(headers, body, *, secrets)`: returns the parsed delivery. Raises SignatureRefused."""
     take: Callable[[Any, Any], Coroutine[Any, Any, Answer]]
-    """`(service, what it asks for)`: saves it. The same delivery may come again."""
+    """`(service, parsed delivery)`: saves the delivery. The same delivery may come again."""
     answer: Any
     """The type of what `take` returns."""
     signature: str
-    """The header that shows who sent it."""
+    """The header with the signature."""
     signed: str
     """A sentence about that header."""
     headers: Mapping[str, str]
     """All headers that are read, each with a sentence."""
     about: str
-    """What the description says about the path."""
+    """The description of the path in OpenAPI."""
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,20 +57,20 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
     routers: tuple[APIRouter, ...] = ()
     first: int = 0
-    """How many of these are tried before those of others: for paths that are asked for very often.
-    Paths are tried one after the other."""
+    """How many of these are matched before the routers of others: for paths with many requests.
+    Paths are matched one after the other."""
     tags: Mapping[str, str] = {}
-    """What the description says about each of its tags."""
+    """The descriptions of its tags in OpenAPI."""
     open: tuple[str, ...] = ()
-    """Which of its own paths answer to everybody; `OPTIONS /path` = to that method only."""
+    """Which of its own paths need no key; `OPTIONS /path` = only with that method."""
     listeners: tuple[WebhookListener, ...] = ()
     schemas: Mapping[str, Any] = {}
-    """What its description has beside the types of its routes, by name: raw bodies."""
+    """Schemas that OpenAPI needs beside the types of its routes, by name: raw bodies."""
     origins: Mapping[str, str] = {}
-    """By how paths begin: the option that lists the origins whose pages may use them (CORS)."""
+    """By prefix of paths: the option that lists the origins whose pages may use them (CORS)."""
     credentials: Mapping[str, Callable[[Any, Scope, str], Awaitable[KeyInfo | None]]] = {}
-    """Checks of the tokens that it issues, by how these begin: `(service, scope, token)`, the rest
-    as `auth.CredentialCheck`."""
+    """Checks of the credentials that it issues, by their prefix: `(service, scope, credential)`,
+    the rest as `auth.CredentialCheck`."""
 
 
 _EXPOSED = (
@@ -78,13 +78,13 @@ _EXPOSED = (
     "Upload-Defer-Length", "Upload-Metadata", "Upload-Expires", "Upload-Concat", "Tus-Resumable",
     "Tus-Version", "Tus-Extension", "Tus-Max-Size", "Tus-Checksum-Algorithm",
 )  # fmt: skip
-"""The headers of answers that pages may read; by name too, for browsers that know no `*`."""
+"""The response headers that pages may read; also by name, for browsers that do not know `*`."""
 
 
 class CrossOrigin:
     """ASGI middleware: pages of other origins may use the paths that allow them.
 
-    It stands before the door: a browser asks without a key first whether it may send one.
+    It runs before the check of keys: a browser's preflight request has no key.
     """
 
     def __init__(self, app: ASGIApp, rules: Mapping[str, Sequence[str]]) -> None:
@@ -112,7 +112,7 @@ class CrossOrigin:
 
 
 class Listening(NamedTuple):
-    """A listener of an application that is mounted."""
+    """A listener, with its application and the secrets from the settings."""
 
     application: str
     listener: WebhookListener
@@ -120,18 +120,18 @@ class Listening(NamedTuple):
 
 
 def path_of(listener: WebhookListener) -> str:
-    """Where its deliveries are posted to."""
+    """The path of the listener's deliveries."""
     return f"{WEBHOOKS}{listener.path}"
 
 
 def scheme_of(listener: WebhookListener) -> str:
-    """What the description calls its signature."""
+    """The name of its signature in OpenAPI's security schemes."""
     return listener.path.replace("/", "-")
 
 
 def router_of(listening: Sequence[Listening], deliveries: Deliveries) -> APIRouter:
     """The paths of all listeners."""
-    router = APIRouter(route_class=_Straight)
+    router = APIRouter(route_class=_RawRoute)
     for path in dict.fromkeys(path_of(each.listener) for each in listening):
         here = [each for each in listening if path_of(each.listener) == path]
         answers: Any = here[0].listener.answer
@@ -147,16 +147,16 @@ def router_of(listening: Sequence[Listening], deliveries: Deliveries) -> APIRout
             status_code=202,
             response_model=answers if len(here) == 1 else answers | dict[str, answers],
             responses=documented(404),
-            openapi_extra=_described([each.listener for each in here]),
+            openapi_extra=_openapi_extra([each.listener for each in here]),
         )
     return router
 
 
-class _Straight(APIRoute):
-    """Described as the others are, and called with the request as it is.
+class _RawRoute(APIRoute):
+    """A route whose function gets the plain request, without FastAPI's dependencies.
 
-    There is nothing to fill in or to check before the signature is, and deliveries come in bursts:
-    without FastAPI's way through its dependencies one costs a quarter less.
+    Nothing may be parsed before the signature is checked, and deliveries come in bursts: without
+    the dependencies, one costs a quarter less.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -164,7 +164,7 @@ class _Straight(APIRoute):
 
 
 class _Webhook:
-    """A path, and who listens there."""
+    """The route of a path, with its listeners."""
 
     def __init__(self, listening: Sequence[Listening], deliveries: Deliveries) -> None:
         self._all, self._deliveries = listening, deliveries
@@ -172,15 +172,14 @@ class _Webhook:
 
     @not_audited("a delivery has no key; what it asks for is in the application's rows")
     async def deliver(self, request: Request) -> Response:
-        """Give the delivery to each whose secrets fit: all are asked before one's error is told.
-
-        The forge sends it again then, to all.
+        """Give the delivery to each listener whose secrets fit. If some fail, raise the first error
+        after all have had it: then the forge sends the delivery again, to all.
         """
         if not self._listening:
             raise self._not_configured()
         async with self._deliveries.read(request.scope, request.receive) as body:
             if body is None:
-                return Response(status_code=400)  # the client disconnected: nobody reads it
+                return Response(status_code=400)  # not sent: the client disconnected
             found = self._read(request.headers, body)
         answers: dict[str, Answer] = {}
         failed: list[TowpathError] = []
@@ -194,10 +193,12 @@ class _Webhook:
                 failed.append(error)
         if failed:
             raise failed[0]
-        return Response(self._told(answers), 202, media_type="application/json")
+        return Response(self._combine_answers(answers), 202, media_type="application/json")
 
     def _read(self, headers: Mapping[str, str], body: bytes) -> list[tuple[Listening, Any]]:
-        """What it asks of each; or why one can't read it. Raises SignatureRefused if none may."""
+        """The parsed delivery, or the error, of each listener whose secrets fit. Raises
+        SignatureRefused if none do.
+        """
         found: list[tuple[Listening, Any]] = []
         refused: list[SignatureRefused] = []
         for each in self._listening:
@@ -211,10 +212,9 @@ class _Webhook:
             raise refused[0]
         return found
 
-    def _told(self, answers: Mapping[str, Answer]) -> bytes:
-        """The answer of the only application that listens; else all, by application.
-
-        One whose secrets are not set does not listen.
+    def _combine_answers(self, answers: Mapping[str, Answer]) -> bytes:
+        """The body of the response: the answer of the only application that listens, or all answers
+        by application. An application without secrets does not listen.
         """
         parts = {name: answer.model_dump_json().encode() for name, answer in answers.items()}
         if len(self._listening) == 1:
@@ -234,8 +234,8 @@ class _Webhook:
         )
 
 
-def _described(listeners: Sequence[WebhookListener]) -> dict[str, Any]:
-    """The body and the headers of a delivery, which are read only once the signature is good."""
+def _openapi_extra(listeners: Sequence[WebhookListener]) -> dict[str, Any]:
+    """Body and headers for OpenAPI: FastAPI does not know them, because the route reads them."""
     content = {"schema": {"$ref": "#/components/schemas/Delivery"}}
     headers: dict[str, str] = {}
     for listener in reversed(listeners):

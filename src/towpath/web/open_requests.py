@@ -1,8 +1,8 @@
-"""What is open at a server: connections, and the requests that keys and logins have under way.
+"""Open connections of a server, and open requests of keys and login sessions.
 
 Both have limits: in total, per address, per key and per credential that a key issued. A request
-goes on only while the credential that it came with counts: a key until it is revoked or expires, a
-login also until its logout.
+may run only while its credential is valid: a key until it is revoked or expires, a login session
+also until its logout.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from towpath.web.limits import Account, ServerLimits
 from towpath.web.problems import Refused
 
 LOOK_EVERY = 0.5
-"""Seconds between two looks at a credential. The ledger reads a key again after three seconds, so
-what a revoked key holds ends within five.
+"""Seconds between two checks of a credential. The ledger reads a key again after three seconds, so
+the requests of a revoked key end within five.
 """
 _BRIEF = 2.0
-"""Seconds that any request may take after its credential was checked."""
+"""Seconds that a request with neither a stream nor a wait may run before it is checked again."""
 _GRACE = 5.0
-"""Seconds that a stream or a waiting claim has to end in good form."""
+"""Seconds that a stream or a waiting claim has to end by itself."""
 _AGAIN = {"Retry-After": "5"}
 OPEN, CONNECTION = "towpath.open_request", "towpath.connection"
-"""The request, and its connection, in an ASGI scope."""
+"""Keys of an ASGI scope: the open request, and its connection."""
 
 # ── connections ──────────────────────────────────────────────────────────────────────────
 
@@ -43,19 +43,19 @@ _FEWEST = 16
 
 
 class ClientConnection(Protocol):
-    """A connection as its protocol sees it."""
+    """A connection of a client, as its protocol class implements it."""
 
     address: str
     reserved: bool
-    """Whether it is one of the reserve: only health checks and admins are answered."""
+    """Whether it belongs to the reserve: only health checks and admins are answered."""
 
     def abort(self) -> None: ...
 
 
 def connections_within(descriptors: int) -> int:
-    """How many connections a process with so many file descriptors may have.
+    """The number of connections for a process with so many file descriptors.
 
-    A quarter of them, up to 1,024, is for Redis, the database, files and calls.
+    A quarter of them, up to 1,024, is kept for Redis, the database, files and outgoing calls.
     """
     return max(_FEWEST, descriptors - RESERVE - min(descriptors // 4, 1024))
 
@@ -63,9 +63,9 @@ def connections_within(descriptors: int) -> int:
 class Connections:
     """The connections of a server.
 
-    A new one is always let in while another one is idle: the one that has been idle for longest is
-    closed for it. A connection is idle while the client has not sent a whole request, or a request
-    with a valid key. If none is idle, the new one belongs to the reserve.
+    At the limit, a new connection replaces the one that has been idle for longest. A connection is
+    idle while it has neither a complete request, nor one with a valid key. If none is idle, the new
+    one belongs to the reserve.
     """
 
     def __init__(self, most: int, per_address: int) -> None:
@@ -76,7 +76,7 @@ class Connections:
         self.count = 0
 
     def add(self, connection: ClientConnection) -> bool:
-        """Let it in. False = even the reserve is used up: it must be closed."""
+        """Count a new connection. False = even the reserve is used up: the caller must close it."""
         address = connection.address
         if self._is_full(address):
             self._close_idle(address)
@@ -90,7 +90,7 @@ class Connections:
         return True
 
     def remove(self, connection: ClientConnection) -> None:
-        """It is closed. Twice does no harm."""
+        """Uncount a closed connection. A repeat has no effect."""
         if connection in self._of_address.get(connection.address, ()):
             self.mark_busy(connection)
             self.count -= 1
@@ -100,13 +100,13 @@ class Connections:
                 del self._of_address[connection.address]
 
     def mark_idle(self, connection: ClientConnection) -> None:
-        """Its request was answered."""
+        """Note that the connection has no request that is being answered."""
         if connection in self._of_address.get(connection.address, ()):
             self._idle[connection] = None
             self._idle_of.setdefault(connection.address, {})[connection] = None
 
     def mark_busy(self, connection: ClientConnection) -> None:
-        """It has a request that is being answered: it is not closed for another one."""
+        """Note that a request is being answered: the connection is not closed for a new one."""
         if connection in self._idle:
             del self._idle[connection]
             idle = self._idle_of[connection.address]
@@ -115,7 +115,7 @@ class Connections:
                 del self._idle_of[connection.address]
 
     def is_reserved(self, connection: ClientConnection) -> bool:
-        """Whether it belongs to the reserve still: others may have left since."""
+        """Whether the connection still belongs to the reserve: others may have closed since."""
         if connection.reserved:
             mine = self._count_of(connection.address)
             connection.reserved = self.count > self.most or mine > self._per_address
@@ -128,7 +128,9 @@ class Connections:
         return len(self._of_address.get(address, ()))
 
     def _close_idle(self, address: str) -> None:
-        """Close the oldest idle one, of the address if that has too many."""
+        """Close the connection that has been idle for longest; one of the address if that is at its
+        limit.
+        """
         of_address = self._count_of(address) >= self._per_address
         idle = self._idle_of.get(address, {}) if of_address else self._idle
         if idle:
@@ -141,22 +143,22 @@ class Connections:
 
 
 class LiveCredential(Hashable, Protocol):
-    """A key or a login as a request brought it; the same one twice is equal."""
+    """A key or a login session as a request sent it; equal ones are checked once."""
 
     def __call__(self) -> Awaitable[KeyInfo | None]:
-        """Its key; None once either has ended. Raises LedgerError."""
+        """Its key; None once the key or the session has ended. Raises LedgerError."""
         ...
 
 
 class OpenKind(StrEnum):
-    """What a request may stay open for; each has limits of its own."""
+    """The kinds of long requests; each has limits of its own."""
 
     STREAM = "event streams"
     WAIT = "waiting claims"
 
 
 REQUEST = "requests at a time"
-"""What is counted for every request."""
+"""The kind under which every request is counted."""
 
 
 class Hold:
@@ -170,25 +172,25 @@ class Hold:
         self._on_end: Callable[[], object] | None = None
 
     def on_end(self, then: Callable[[], object]) -> None:
-        """Call *then* when the credential has ended."""
+        """Call *then* once the credential has ended."""
         self._on_end = then
         if self._ended:
             then()
 
     def end(self) -> None:
-        """The credential has ended."""
+        """Note that the credential has ended."""
         if not self._ended:
             self._ended = True
             if self._on_end is not None:
                 self._on_end()
 
     def close(self) -> None:
-        """It is not open any more. Twice does no harm."""
+        """Uncount the stream or wait. A repeat has no effect."""
         self._request.release(self)
 
 
 class OpenRequest:
-    """One request, from when its credential was checked until it was answered."""
+    """One request, from the check of its credential until it is answered."""
 
     __slots__ = (
         "_all", "account", "address", "began", "connection", "credential", "cut_at", "holds",
@@ -203,11 +205,11 @@ class OpenRequest:
         self.began = steady()
         self.holds: dict[Hold, None] = {}
         self.cut_at: float | None = None
-        """When its connection is closed: set as soon as the credential has ended."""
+        """When its connection is closed; set once the credential has ended."""
 
     def end(self) -> None:
-        """The credential has ended. A stream or a wait is told so, and answers in good form; the
-        connection of any other request is closed.
+        """End the request, because its credential has ended. A stream or a wait gets some time to
+        end by itself; the connection of any other request is closed.
         """
         now = steady()
         if self.cut_at is None:
@@ -223,14 +225,14 @@ class OpenRequest:
             self._all.uncount(self, hold.kind)
 
     def close(self) -> None:
-        """It was answered."""
+        """Uncount the request, which was answered."""
         for hold in list(self.holds):
             hold.close()
         self._all.remove(self)
 
 
 class OpenRequests:
-    """All requests with a credential that are under way, and the connections."""
+    """All open requests with a credential, and the connections."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
@@ -238,15 +240,15 @@ class OpenRequests:
         self._each = {OpenKind.STREAM: limits.streams_per_key, OpenKind.WAIT: limits.waits_per_key}
         self._of_key = self._of_credentials = limits.requests_per_key
         self.connections: Connections | None = None
-        """Set where the server listens itself."""
+        """None if the server does not listen itself: another program runs its ASGI app."""
         self._open: dict[OpenRequest, None] = {}
         self._counts: defaultdict[Any, int] = defaultdict(int)
-        """By kind, by address, and by account and kind. What has none is not in it."""
+        """By kind, by address, and by account and kind. Has no zeros."""
         self._watching = Background("watcher of open requests", self._watch)
 
     def limit_connections(self, descriptors: int) -> Connections:
-        """Allow as many connections as so many file descriptors are enough for: half of them for
-        one key, and a quarter for the credentials that it issued.
+        """Limit connections to what that many file descriptors allow. One key may use half of them
+        for requests, and the credentials that it issued a quarter.
         """
         most = min(self._limits.connections, connections_within(descriptors))
         self._of_key = min(self._of_key, max(1, most // 2))
@@ -255,7 +257,7 @@ class OpenRequests:
         return self.connections
 
     def count(self, kind: OpenKind) -> int:
-        """How many of *kind* are open."""
+        """The number of open requests of *kind*."""
         return self._counts.get(kind, 0)
 
     def is_reserved(self, scope: Scope) -> bool:
@@ -270,7 +272,7 @@ class OpenRequests:
     # ── one request ──────────────────────────────────────────────────────────────────────
 
     def refuse_if_too_many(self, scope: Scope, account: Account) -> None:
-        """429 if the account or the address has too many requests under way."""
+        """Raises Refused (429) if the account or the address has too many open requests."""
         of_all = self._of_credentials if account.credential else self._of_key
         for each in account.counted():
             self._refuse_beyond(each, REQUEST, of_all)
@@ -285,7 +287,7 @@ class OpenRequests:
             )
 
     def enter(self, scope: Scope, account: Account, credential: LiveCredential) -> OpenRequest:
-        """Count a request until it is closed, and let it go on only while *credential* counts."""
+        """Count a request until it is closed, and end it if *credential* ends."""
         request = OpenRequest(self, scope, account, credential)
         self._open[request] = None
         for each in account.counted():
@@ -300,13 +302,13 @@ class OpenRequests:
         if request in self._open:
             del self._open[request]
             for each in request.account.counted():
-                self._less((each, REQUEST))
-            self._less(("address", request.address))
+                self._decrement((each, REQUEST))
+            self._decrement(("address", request.address))
 
     # ── streams and waits ────────────────────────────────────────────────────────────────
 
     def refuse_if_full(self, request: Request, kind: OpenKind) -> None:
-        """429 if the account has too many of *kind* open, 503 if all together have."""
+        """Raises Refused: 429 if the account has too many of *kind* open, 503 if all have."""
         if self.is_reserved(request.scope):
             raise no_connections()
         for each in request_of(request).account.counted():
@@ -321,7 +323,7 @@ class OpenRequests:
             )
 
     def open(self, request: Request, kind: OpenKind) -> Hold:
-        """Count a request as a stream or a wait until that is closed. 429, 503."""
+        """Count a request as a stream or a wait until it is closed. Raises Refused (429, 503)."""
         self.refuse_if_full(request, kind)
         opened = request_of(request)
         hold = Hold(opened, kind)
@@ -333,11 +335,11 @@ class OpenRequests:
 
     def uncount(self, request: OpenRequest, kind: OpenKind) -> None:
         for each in request.account.counted():
-            self._less((each, kind))
-        self._less(kind)
+            self._decrement((each, kind))
+        self._decrement(kind)
 
     def _refuse_beyond(self, account: Account, kind: str, of_key: int) -> None:
-        """429 if the account has as many of *kind* as it may; a key may have *of_key*."""
+        """Raises Refused (429) if the account is at its limit for *kind*, for a key *of_key*."""
         most = account.limit(of_key, self._limits.credential_share)
         if self._counts.get((account, kind), 0) >= most:
             raise Refused(
@@ -350,19 +352,19 @@ class OpenRequests:
                 headers=_AGAIN,
             )
 
-    def _less(self, counted: Any) -> None:
+    def _decrement(self, counted: Any) -> None:
         self._counts[counted] -= 1
         if not self._counts[counted]:
             del self._counts[counted]
 
-    # ── the ends of credentials ──────────────────────────────────────────────────────────
+    # ── credentials that end ─────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Begin to look at credentials."""
+        """Start checking the credentials of open requests."""
         self._watching.start()
 
     async def close(self) -> None:
-        """Look at credentials no more."""
+        """Stop checking the credentials of open requests."""
         await self._watching.stop()
 
     async def _watch(self) -> None:
@@ -373,15 +375,17 @@ class OpenRequests:
             for request in self._open:
                 if request.holds or request.began < before:
                     lasting[request.credential].append(request)
-            looks = (_look(credential, requests) for credential, requests in lasting.items())
+            looks = (
+                _check_credential(credential, requests) for credential, requests in lasting.items()
+            )
             await asyncio.gather(*looks)
 
 
-async def _look(credential: LiveCredential, requests: list[OpenRequest]) -> None:
-    """End the requests of a credential that has ended.
+async def _check_credential(credential: LiveCredential, requests: list[OpenRequest]) -> None:
+    """End the *requests* of a credential that has ended.
 
-    While the database can't say so, streams and waits end, which could go on for ever; clients try
-    them again.
+    If the database does not answer, streams and waits end, because they could run for ever; their
+    clients try again.
     """
     try:
         if await credential() is not None:
@@ -394,7 +398,7 @@ async def _look(credential: LiveCredential, requests: list[OpenRequest]) -> None
 
 
 def request_of(request: Request) -> OpenRequest:
-    """The request as it was entered; for one that is made of another, that other one."""
+    """The open request; for an inner request, the one that it was made from."""
     return request.scope[OPEN]
 
 
@@ -405,7 +409,7 @@ def address_of(scope: Scope) -> str:
 
 
 def no_connections() -> Refused:
-    """For those for whom the reserve is not."""
+    """The error for requests that may not use the reserve."""
     return Refused(
         503,
         "too_many_connections",

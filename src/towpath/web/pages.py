@@ -1,7 +1,7 @@
-"""Pages: what the dashboard's own and those of applications are made of.
+"""The base of HTML pages: the frame, templates and filters of the dashboard and applications.
 
-A page is a template in the frame that all share. It says nothing that the HTTP API does not offer,
-and it changes nothing: its buttons send requests to the API, with the session of whoever looks.
+A page is a template in the frame that all pages share. It shows nothing that the HTTP API does not
+offer, and it changes nothing: its buttons send requests to the API with the login session.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
     router: APIRouter
     """Made with `pages_router()`."""
     links: tuple[tuple[str, str], ...]
-    """What the frame's menu has of it: a title and a path each."""
+    """Links for the menu: a title and a path each."""
     queue: str = ""
-    """The queue that a key must cover to open them; its menu has no links to them otherwise."""
+    """The queue that a key must cover to open the pages; other keys see no links to them."""
     folder: Path
     """Where its `templates` and its `static` files are."""
 
 
 class StaticFile(NamedTuple):
-    """A file as it is sent."""
+    """A file that is sent as it is; *version* is a hash of its content."""
 
     content: bytes
     kind: str
@@ -71,7 +71,7 @@ class StaticFile(NamedTuple):
 
 
 class Frame:
-    """What all pages share: templates, static files, the menu."""
+    """Templates, static files and the menu: what all pages share."""
 
     def __init__(self, folder: Path, pages: Mapping[str, Pages], *, version: str) -> None:
         self.version = version
@@ -93,15 +93,15 @@ class Frame:
             self.files |= {
                 f"{name}/{at}": file for at, file in _read(added.folder / "static").items()
             }
-        self._env.globals.update(static=self._static, version=version)  # pyright: ignore[reportCallIssue, reportArgumentType] -- typed as what it has at first
+        self._env.globals.update(static=self._static, version=version)  # pyright: ignore[reportCallIssue, reportArgumentType] -- jinja2 types the dict by its defaults
 
     def compile_first(self) -> None:
-        """Compile the templates of the first page, so that its reader does not wait for that."""
+        """Compile the templates of the first page, so that its reader does not wait for it."""
         for name in _OPENED_FIRST:
             self._env.get_template(name)
 
     def links(self, key: KeyInfo) -> list[tuple[str, str]]:
-        """What the menu has of applications for somebody with *key*."""
+        """The menu's links to pages of applications that *key* may open."""
         seen = [added for added in self._pages if not added.queue or key.covers(added.queue)]
         return [link for added in seen for link in added.links]
 
@@ -131,7 +131,7 @@ class DashboardPage:
         self._request, self._frame = request, frame
 
     def can(self, scope: str, queue: str | None = None, raw: str = "") -> bool:
-        """Whether whoever looks may do what needs *scope*: no button is shown otherwise.
+        """Whether the reader may do what needs *scope*: otherwise its button is not shown.
 
         *raw* names the operation of a button that calls a generic path of *queue*.
         """
@@ -143,7 +143,7 @@ class DashboardPage:
         return fits and key.may(Scope(scope)) and login_of(self._request.scope) is not None
 
     def changes(self, owner: str | None) -> bool:
-        """Whether whoever looks may change jobs and schedules of *owner*."""
+        """Whether the reader may change jobs and schedules of *owner*."""
         key = key_of(self._request)
         return key.may(Scope.MANAGE) or owner == key.owner
 
@@ -175,7 +175,7 @@ ThePage = Annotated[DashboardPage, Depends(_page)]
 
 
 class PageRoute(APIRoute):
-    """Refusals are pages too, with the status that they have over the API."""
+    """Shows errors as pages, with the same status as in the API."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # pyright: ignore[reportIncompatibleMethodOverride] -- awaited either way
         handler = super().get_route_handler()
@@ -187,30 +187,30 @@ class PageRoute(APIRoute):
                 answer = of_error(error)
                 if not is_known(request):
                     return answer
-                told: dict[str, Any] = msgspec.json.decode(bytes(answer.body))
+                problem: dict[str, Any] = msgspec.json.decode(bytes(answer.body))
             except RequestValidationError as error:
                 unfit = cast("list[dict[str, Any]]", error.errors())
-                told = {"status": 422, "title": "Invalid input", "detail": misfits(unfit).detail}
+                problem = {"status": 422, "title": "Invalid input", "detail": misfits(unfit).detail}
             page = DashboardPage(request, request.app.state.frame)
-            return page.show("error.html", status=told["status"], problem=told)
+            return page.show("error.html", status=problem["status"], problem=problem)
 
         return shown
 
 
 def pages_router() -> APIRouter:
-    """For the pages of an application. They are no part of the API's description."""
+    """A router for the pages of an application. OpenAPI does not list them."""
     return APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 def refuse_unknown(key: KeyInfo, queue: str, known: Mapping[str, Any]) -> None:
-    """404 for a queue that nobody used, or that somebody deleted."""
+    """Raises Refused (404) for a queue that does not exist, or that *key* does not cover."""
     if queue not in known or not key.covers(queue):
         missing = QueueNotFound(queue, filter(key.covers, known))
         remedy = "It was deleted, or no job was ever submitted to it. Go back to the overview."
         raise Refused(404, missing.code, str(missing), remedy=remedy)
 
 
-# ── how values are shown ─────────────────────────────────────────────────────────────────
+# ── filters of templates ─────────────────────────────────────────────────────────────────
 
 _VISIBLE = {
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
@@ -222,7 +222,7 @@ _STEPS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def visible(text: str) -> str:
-    """*text* with signs in the place of control characters; lines stay lines."""
+    """*text* with visible signs instead of control characters; keeps line breaks and tabs."""
     return text.encode("utf-8", "replace").decode().translate(_VISIBLE)
 
 
@@ -249,7 +249,7 @@ def span(value: float | None) -> str:
 
 
 def ago(at: datetime | None, now: datetime) -> str:
-    """How long ago, or in how long."""
+    """How long before or after *now*."""
     if at is None:
         return NOTHING
     seconds = (now - at).total_seconds()
@@ -267,8 +267,8 @@ def number(value: float) -> str:
 
 
 def as_text(data: bytes | None) -> str:
-    """A payload as text: JSON in lines, other text as it is, bytes in hexadecimal; so much of it
-    as a page shows.
+    """A payload as text: JSON with indentation, other text as it is, bytes in hexadecimal. Cut to
+    what a page shows.
     """
     if not data:
         return ""
@@ -290,7 +290,7 @@ def segment(text: str) -> str:
 
 
 def curl(path: str, method: str, body: str = "") -> str:
-    """The request as a command; nothing in it means anything to a shell."""
+    """The request as a curl command, quoted for a shell."""
     words = ["curl", "-X", method, shlex.quote(path.replace("'", "%27"))]
     if body:
         words += ["-H", "'Content-Type: application/json'", "-d", shlex.quote(body)]
@@ -298,8 +298,8 @@ def curl(path: str, method: str, body: str = "") -> str:
 
 
 def as_json(value: Any) -> str:
-    """As a part of a request's body. Text like any other: `tojson` would call it safe, and its
-    quotes would end the attribute that it is written into.
+    """*value* as JSON for a request's body, escaped like other text. The `tojson` of Jinja marks
+    its result as safe, so its quotes would end the attribute that it is written into.
     """
     return msgspec.json.encode(value).decode()
 

@@ -1,7 +1,7 @@
-"""What a request handler can get: the parts of the running server, and a claim that waits.
+"""Dependencies of routes: the parts of the running server, and a claim that waits.
 
-Dependencies are coroutines, also those that wait for nothing: FastAPI runs a plain function in a
-thread, and the way there and back costs more than most requests.
+All dependencies are coroutines, even those that await nothing: FastAPI runs a plain function in a
+thread, which costs more than most requests.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ T = TypeVar("T")
 # ── long polls ───────────────────────────────────────────────────────────────────────────
 
 _AT_LEAST = milliseconds(10)
-"""Between two looks, whatever a due time says: so that no queue is looked at without pause."""
+"""Shortest pause between two claims, so that a due time can't make the loop spin."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker asks for."""
+    """The parameters of a claim."""
 
     queue: str
     worker: str
@@ -52,7 +52,7 @@ class Poll:
     """One waiting claim. It ends early if the client leaves, its credential ends or the server
     stops.
 
-    A client that left gets nothing: what was claimed for it meanwhile is given back at once.
+    Leases that were claimed for a client that has left are released at once.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class Poll:
         self._open_requests = open_requests
 
     async def claim(self, wish: ClaimRequest, call: Call | None) -> list[Lease]:
-        """Up to `count` leases; none when the time is over. Of what has a *call*, nothing is given
-        back: who left may ask again under its name.
+        """Up to `count` leases; none when the time is over. With a *call*, nothing is released when
+        the client leaves: it may repeat the call and get the same leases.
         """
         if wish.lane is not None or not wish.wait:
             return await self._ask(wish, call, wish.wait)
-        async with self._ends() as (left, stops):
+        async with self._watch_ends() as (left, stops):
             if call is not None or wish.selectors or wish.max_held is not None:
-                leases = await self._waiting(wish, call, left, stops)
+                leases = await self._claim_waiting(wish, call, left, stops)
             else:
-                leases = await self._look_until(wish, left, stops)
+                leases = await self._claim_until(wish, left, stops)
             if leases and left.done() and call is None:
                 await self._engine.settle([Release(lease) for lease in leases])
             return leases
@@ -83,11 +83,11 @@ class Poll:
         *,
         waits: bool = True,
     ) -> T | None:
-        """What *asking* answers; None if the client leaves, its credential ends or the server
-        stops before. What came for a client that has left is given back. Only one that *waits*
-        counts as a waiting claim.
+        """Returns the result of *asking*; None if the client leaves, its credential ends or the
+        server stops before. A result for a client that has left is passed to *give_back*. With
+        *waits*, the request counts as a waiting claim.
         """
-        with closing(asking):  # also where it is not begun, as too many wait
+        with closing(asking):  # it may never be awaited, if too many claims wait
             return await self._while_there(asking, give_back, waits=waits)
 
     async def _while_there(
@@ -100,7 +100,7 @@ class Poll:
         task: asyncio.Future[T | None] | None = None
         given_back = False
         try:
-            async with self._ends(counts=waits) as (left, stops):
+            async with self._watch_ends(counts=waits) as (left, stops):
                 task = asyncio.ensure_future(asking)
                 try:
                     await _first(task, left, stops)
@@ -116,19 +116,21 @@ class Poll:
                 finally:
                     await _end(task)
         except asyncio.CancelledError:
-            # Also if it comes while the block ends: the answer reaches nobody any more.
+            # The result can't be sent any more, even if it came while the block ended.
             if task is not None and not given_back and _has_answered(task):
                 _give_back_later(task.result(), give_back)
             raise
 
-    async def _waiting(
+    async def _claim_waiting(
         self,
         wish: ClaimRequest,
         call: Call | None,
         left: asyncio.Future[None],
         stops: asyncio.Future[Any],
     ) -> list[Lease]:
-        """By a claim of the engine that waits; one that has no name gives back what it got."""
+        """Claim with one waiting call of the engine. If it is cancelled, a call without a name
+        releases what it got.
+        """
         claiming = asyncio.ensure_future(self._ask(wish, call, wish.wait))
         await _first(claiming, left, stops)
         if claiming.done():
@@ -136,7 +138,7 @@ class Poll:
         await _end(claiming)
         if left.done() or call is None:
             return []
-        # It may have claimed just then: the same name tells.
+        # It may have claimed just then: a repeat under the same name returns those leases.
         return await self._ask(wish, call, milliseconds(1))
 
     async def _ask(self, wish: ClaimRequest, call: Call | None, wait: Duration) -> list[Lease]:
@@ -152,7 +154,7 @@ class Poll:
             call=call,
         )
 
-    async def _look_until(
+    async def _claim_until(
         self, wish: ClaimRequest, left: asyncio.Future[None], stops: asyncio.Future[Any]
     ) -> list[Lease]:
         until = steady() + wish.wait.total_seconds()
@@ -172,12 +174,12 @@ class Poll:
                 await _end(woken)
 
     @asynccontextmanager
-    async def _ends(
+    async def _watch_ends(
         self, *, counts: bool = True
     ) -> AsyncGenerator[tuple[asyncio.Future[None], asyncio.Future[Any]]]:
-        """What ends a poll before its time: the client leaves, the server stops.
+        """Two futures that end a poll early: the client has left, and the server stops.
 
-        A client whose credential has ended counts as one that left. 429, 503.
+        A client whose credential has ended counts as one that left. Raises Refused (429, 503).
         """
         hold = self._open_requests.open(self._request, OpenKind.WAIT) if counts else None
         left = asyncio.ensure_future(self._client_left())
@@ -207,7 +209,7 @@ def _has_answered(task: asyncio.Future[Any]) -> bool:
 def _give_back_later(
     found: T | None, give_back: Callable[[T], Coroutine[Any, Any, object]] | None
 ) -> None:
-    """Give back what came for a client whose request was cancelled, which can't wait for it."""
+    """Give back *found* in the background: the request that it was for is cancelled."""
     if found is not None and give_back is not None:
         task = detached("giving back of an answer", give_back(found))
         _giving_back.add(task)
@@ -219,7 +221,7 @@ async def _first(*tasks: asyncio.Future[Any]) -> None:
 
 
 async def _end(task: asyncio.Future[Any]) -> None:
-    """Nobody waits for *task* any more; what it raised is the next call's to meet."""
+    """Cancel *task* and wait for its end. Ignores its error: the next call meets it again."""
     task.cancel()
     await asyncio.wait((task,))
     if not task.cancelled():
@@ -239,13 +241,15 @@ def _part(name: str) -> Callable[[Request], Awaitable[Any]]:
 
 
 async def _jobs(request: Request, key: Key) -> AllJobs:
-    """The jobs, for somebody who may know the queues of that key."""
+    """The jobs, for a client that may see only the queues of *key*."""
     jobs: AllJobs = request.app.state.jobs
     return jobs.seen_by(key.covers)
 
 
 def readable(request: Request, key: KeyInfo, job: JobInfo) -> JobInfo:
-    """*job*, without its content if it belongs to an application and to another owner."""
+    """*job*, without payload, result and progress if *key* may not read them: the queue belongs to
+    an application and the job to another owner.
+    """
     raw: RawQueues = request.app.state.raw
     if raw.may_read_content(key, job.ref.queue, job.owner):
         return job
@@ -262,19 +266,19 @@ def service(name: str) -> Callable[[Request], Awaitable[Any]]:
 
 
 class Repeatable(msgspec.Struct, frozen=True):
-    """A request that its sender gave a name: again under it, it has no effect and the same answer.
+    """A request with an idempotency key: a repeat has no effect and gets the same answer.
 
-    The name counts for the sender's own key, so that no other can guess the answers.
+    The name includes the id of the sender's API key, so that other keys can't read the answers.
     """
 
     name: str
 
     def call(self, content: bytes = b"") -> Call:
-        """The call of that name; with *content*, other content is another call."""
+        """The call with that name; other *content* makes another call."""
         return Call(f"http/{_digest(self.name, content)}", 1)
 
     def job_id(self, place: int) -> str:
-        """The id of the job at *place* that was sent without one: the same again."""
+        """The id for the job at *place* that was sent without one; the same in each repeat."""
         return f"call-{_digest(self.name, str(place).encode())[:32]}"
 
 
@@ -301,7 +305,7 @@ async def _poll(request: Request, engine: TheEngine) -> Poll:
     return Poll(engine, request, request.app.state.stopping, request.app.state.open_requests)
 
 
-# ── whether they work ────────────────────────────────────────────────────────────────────
+# ── health ───────────────────────────────────────────────────────────────────────────────
 
 
 class PartOut(Answer):
@@ -318,7 +322,7 @@ class PartOut(Answer):
 
 
 async def checked(probe: Awaitable[None]) -> PartOut:
-    """Whether a part works; it has two seconds to say so."""
+    """Returns whether *probe* succeeds within two seconds."""
     try:
         async with asyncio.timeout(_WITHIN):
             await probe

@@ -1,4 +1,4 @@
-"""Problems (RFC 9457): one table from errors to statuses, one shape for every refusal."""
+"""Problems (RFC 9457): the table from errors to HTTP statuses, and the body of error responses."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from towpath.ledger.errors import (
 )
 
 TYPES = "https://towpath.dev/problems/"
-"""Where a problem's type points: a name that never changes, and a page about it."""
+"""Prefix of the type of problems: a stable URI, and the address of a page about it."""
 RETRY_AFTER_S = 1
 _LEDGER_AWAY = "the database can't do this now; the server's log has the reason"
 _DETAIL_MOST = 1000
-"""Characters: a refusal repeats what was sent, up to here."""
+"""Maximum number of characters of a detail, which may quote the request."""
 
 STATUSES: dict[type[TowpathError], int] = {
     errors.PayloadTooLarge: 413,
@@ -57,7 +57,7 @@ STATUSES: dict[type[TowpathError], int] = {
     RecordError: 409,
     SignatureRefused: 401,
 }
-"""The first class of an error's own line that is here decides. Applications add theirs."""
+"""The first class in an error's MRO that is listed here decides. Applications add theirs."""
 
 
 class Problem(BaseModel):
@@ -105,7 +105,7 @@ def problem(
     headers: Mapping[str, str] | None = None,
     **more: Any,
 ) -> JSONResponse:
-    """An answer that refuses."""
+    """An error response."""
     body = {
         "type": TYPES + code.replace("_", "-"),
         "title": title or code.replace("_", " ").capitalize(),
@@ -120,14 +120,14 @@ def problem(
 
 
 def of_error(error: TowpathError | Refused) -> JSONResponse:
-    """The problem that an error of ours is."""
+    """The error response for *error*."""
     if isinstance(error, Refused):
-        told, ways_out = error.detail, error.headers
-        return problem(error.status, error.code, told, remedy=error.remedy, headers=ways_out)
+        reason, ways_out = error.detail, error.headers
+        return problem(error.status, error.code, reason, remedy=error.remedy, headers=ways_out)
     status = status_of(error)
     again = status in (429, 503) or error.retry is not RetryAdvice.NEVER
     headers = {"Retry-After": str(error.after_s)} if again else {}
-    # What a database says names its file or its host: that is for the server's log alone.
+    # A database error may name the file or the host: only the server's log shows it.
     text = _LEDGER_AWAY if isinstance(error, LedgerError) else str(error)
     detail = text if len(text) <= _DETAIL_MOST else text[: _DETAIL_MOST - 1] + "…"
     return problem(status, error.code, detail, remedy=error.remedy, headers=headers, **_more(error))
@@ -141,11 +141,11 @@ _STATED = (
     RecordNotDead,
     RecordNotWaiting,
 )
-"""Errors that say in which state something is."""
+"""Errors with a state."""
 
 
 def _more(error: TowpathError) -> dict[str, Any]:
-    """What a caller may want to act on."""
+    """Fields of the problem beside the standard ones: values that a caller may act on."""
     if isinstance(error, LeaseLost):
         return {"holder": error.worker or None, "state": error.state}
     if isinstance(error, _STATED):
@@ -154,7 +154,7 @@ def _more(error: TowpathError) -> dict[str, Any]:
 
 
 class Refused(Exception):
-    """A refusal that is the server's own: no key, no scope, too much at once."""
+    """An error of the HTTP server itself: no key, no scope, too many requests."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Refused(Exception):
 
 
 def install(app: FastAPI) -> None:
-    """Every error of *app* leaves it as a problem."""
+    """Make *app* answer every error with a problem."""
 
     async def ours(_: Request, error: Exception) -> JSONResponse:
         return of_error(cast("TowpathError | Refused", error))
@@ -188,7 +188,7 @@ def install(app: FastAPI) -> None:
         return problem(status, code, detail, remedy=remedy, headers=refusal.headers)
 
     async def defect(_: Request, error: Exception) -> JSONResponse:
-        """Nothing of the error is told: it may quote what is secret."""
+        """Answers 500 without the error's text, which may quote a secret."""
         text = "the server has a defect; its log has the details"
         return problem(500, "defect", text, remedy="Report it; try again later.")
 
@@ -200,27 +200,27 @@ def install(app: FastAPI) -> None:
 
 
 class Misfits(NamedTuple):
-    """What does not fit, by place; never the value: it may be secret, and it may be large."""
+    """Validation errors, by place. Without the values, which may be secret or large."""
 
     detail: str
     found: list[dict[str, str]]
 
 
 def misfits(errors: Iterable[Mapping[str, Any]]) -> Misfits:
-    """What pydantic found, as far as anybody reads it."""
+    """The first 20 validation errors of pydantic; the detail has three of them."""
     found = [
         {"where": ".".join(str(part)[:100] for part in error["loc"][:10]), "what": _what(error)}
         for error in islice(errors, 20)
     ]
-    told = (
+    lines = (
         f"{misfit['where']}: {misfit['what']}" if misfit["where"] else misfit["what"]
         for misfit in found[:3]
     )
-    return Misfits("; ".join(told), found)
+    return Misfits("; ".join(lines), found)
 
 
 def _what(misfit: Mapping[str, Any]) -> str:
-    """What a value has to be. A rule of ours is told without pydantic's words around it."""
+    """The rule that a value breaks. A rule of InvalidOption is shown without pydantic's text."""
     error = misfit.get("ctx", {}).get("error")
     rule = error.rule if isinstance(error, errors.InvalidOption) else str(misfit["msg"])
     return rule.removeprefix("Value error, ")
@@ -236,7 +236,7 @@ _PLAIN = {
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The refusals of a path, for its description. Those that every path has are added."""
+    """The error responses of a path for OpenAPI: *statuses*, and those that every path has."""
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
         status: {

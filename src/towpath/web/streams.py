@@ -1,7 +1,7 @@
 """Event streams (SSE): a queue's events, replayed from where the client left off, then live.
 
-All clients of one queue share the engine's follower: what happens is put into words once, and a
-client costs its place in the follower's log, and a socket.
+All clients of one queue share the engine's follower: each event is encoded once, and a client costs
+only a position in the follower's log, and a socket.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from towpath.web.problems import Refused
 PING_S = 15
 _PAGE = 1000
 _QUEUES_MOST = 500
-"""Queues that are followed at once: each takes a connection to the store."""
+"""Maximum number of queues that are followed at once: each needs a connection to Redis."""
 Chunk = bytes | ServerSentEvent
 
 
-# ── answers that go on ───────────────────────────────────────────────────────────────────
+# ── streaming responses ──────────────────────────────────────────────────────────────────
 
 
 async def stream(events: AsyncGenerator[Chunk], request: Request) -> EventSourceResponse:
-    """An answer that goes on until its credential ends. 429, 503 if too many are open."""
+    """A response that streams *events* until its credential ends. Raises Refused (429, 503) if too
+    many streams are open.
+    """
     try:
         return _Counted(events, _open_requests(request).open(request, OpenKind.STREAM))
     except Refused:
@@ -45,7 +47,9 @@ async def stream(events: AsyncGenerator[Chunk], request: Request) -> EventSource
 
 
 def refuse_if_full(request: Request) -> None:
-    """429, 503 if too many streams are open: for a stream that costs something to begin."""
+    """Raises Refused (429, 503) if too many streams are open. Call it before work that `stream`
+    would waste.
+    """
     _open_requests(request).refuse_if_full(request, OpenKind.STREAM)
 
 
@@ -54,10 +58,10 @@ def _open_requests(request: Request) -> OpenRequests:
 
 
 class _Counted(EventSourceResponse):
-    """Counted from the first byte to the last, whoever ends it; ended in good form."""
+    """A response that counts as an open stream until it ends, and always ends with a last chunk."""
 
     def __init__(self, events: AsyncGenerator[Chunk], hold: Hold) -> None:
-        super().__init__(events, ping=PING_S, headers={"Cache-Control": "no-store"})  # pyright: ignore[reportUnknownMemberType] -- as the library has it
+        super().__init__(events, ping=PING_S, headers={"Cache-Control": "no-store"})  # pyright: ignore[reportUnknownMemberType] -- the library does not type it
         self._hold = hold
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,12 +83,12 @@ class _Counted(EventSourceResponse):
         finally:
             self._hold.close()
         if begun and open_ended:
-            # A server that stops, or a credential that has ended: the client should see an end.
+            # The server stops or the credential has ended: send the client a proper end.
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def begun(events: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
-    """*events* after the first of them: so the answer begins when nothing can be missed."""
+    """Returns *events* once the first of them is there: from then on the client misses nothing."""
     first = await anext(events)
 
     async def all_of_them() -> AsyncGenerator[Chunk]:
@@ -99,8 +103,8 @@ async def begun(events: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
 # ── the events of a queue ────────────────────────────────────────────────────────────────
 
 
-class _Told(NamedTuple):
-    """An event in the words of a stream."""
+class _EncodedEvent(NamedTuple):
+    """An event, encoded for a stream."""
 
     order: tuple[int, int, int]
     cursor: str
@@ -109,19 +113,19 @@ class _Told(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """What was read at once, put into words once for all clients."""
+    """A batch of events, encoded once for all clients."""
 
-    events: list[_Told]
+    events: list[_EncodedEvent]
     text: bytes
 
     @classmethod
     def of(cls, batch: Batch) -> _Page:
-        events = [_told(event, place) for place, event in _numbered(batch.events)]
+        events = [_encode_event(event, place) for place, event in _number_events(batch.events)]
         return cls(events, b"".join(event.text for event in events))
 
 
 def refuse_if_many(engine: Engine, queue: QueueName) -> None:
-    """503 if too many queues are followed."""
+    """Raises Refused (503) if too many queues are followed."""
     if engine.events.is_new(queue, _QUEUES_MOST):
         raise Refused(
             503,
@@ -135,19 +139,20 @@ def refuse_if_many(engine: Engine, queue: QueueName) -> None:
 async def queue_events(
     engine: Engine, queue: QueueName, last_id: str | None
 ) -> AsyncGenerator[Chunk]:
-    """What happens in *queue*: after *last_id* as far as it is kept, then as it happens.
+    """Yields the events of *queue*: first the kept ones after *last_id*, then new ones.
 
-    A client for which events are missing is told so (`fell_behind`), and gets what is kept. Where
-    the queue's options are changed to write no events, it gets `queue_has_no_events` and the end.
+    If events are missing, the client gets `fell_behind`, and then the events that are kept. If the
+    queue's options are changed to write no events, the client gets `queue_has_no_events`, and the
+    stream ends.
     """
     async with engine.events.follow_batches(queue) as live:
-        # The feed may not have read all yet that was there before.
+        # The follower may not have read all older events yet.
         seen = _place(last_id) if last_id else (live.after, _LAST_PLACE)
         yield ServerSentEvent(comment="following")
         is_told = False
         while True:
             try:
-                async for event in _kept(engine, queue, *seen):
+                async for event in _read_kept(engine, queue, *seen):
                     seen, is_told = (event.cursor, event.place), False
                     yield event.text
                 is_told = False
@@ -164,7 +169,7 @@ async def queue_events(
                         else b"".join(event.text for event in page.events if event.order > after)
                     )
             except FellBehind as gap:
-                # What the reader lost may be kept in Redis: there the gap is found again.
+                # Redis may have kept what the follower lost; if not, reading finds the gap again.
                 seen = (gap.cursor, _LAST_PLACE) if gap.cursor else seen
                 if not is_told:
                     yield _fell_behind(gap)
@@ -173,11 +178,11 @@ async def queue_events(
                 yield ServerSentEvent(event=end.code, data=str(end))
                 return
             except ServerError:
-                return  # the client comes back with the last id, and is told then what is wrong
+                return  # the client reconnects with the last id, and gets the error then
 
 
 async def _next_batch(live: Follower, seen: tuple[str, int]) -> Batch:
-    """What happened next. Raises FellBehind, but not for a gap that was found in Redis before."""
+    """The next batch of *live*. Raises FellBehind, unless the gap is before *seen*."""
     while True:
         try:
             return await live.batch()
@@ -186,38 +191,42 @@ async def _next_batch(live: Follower, seen: tuple[str, int]) -> Batch:
                 raise
 
 
-async def _kept(engine: Engine, queue: QueueName, cursor: str, index: int) -> AsyncGenerator[_Told]:
-    """The rest of the entry that the client had a part of, and what came after it."""
+async def _read_kept(
+    engine: Engine, queue: QueueName, cursor: str, index: int
+) -> AsyncGenerator[_EncodedEvent]:
+    """Yields the kept events after *cursor* and *index*: an entry may hold several events."""
     after = _order(cursor, index)
     page = await engine.events.rest(queue, cursor, size=_PAGE)
     while page:
-        for place, event in _numbered(page):
+        for place, event in _number_events(page):
             if _order(event.cursor, place) > after:
-                yield _told(event, place)
+                yield _encode_event(event, place)
         page = await engine.events.list(queue, after=page[-1].cursor, size=_PAGE)
 
 
 def _fell_behind(gap: FellBehind) -> ServerSentEvent:
-    """With the place behind the gap, so that a client that comes back is not told again."""
+    """The `fell_behind` event. Its id is behind the gap, so that a client that reconnects does not
+    get it again.
+    """
     id = f"{gap.cursor}.0" if gap.cursor else None
     return ServerSentEvent(event="fell_behind", data=str(gap), id=id)
 
 
-def _numbered(events: list[Event]) -> list[tuple[int, Event]]:
+def _number_events(events: list[Event]) -> list[tuple[int, Event]]:
     return [
         numbered for _, entry in groupby(events, key=lambda event: event.cursor)
         for numbered in enumerate(entry)
     ]  # fmt: skip
 
 
-def _told(event: Event, place: int) -> _Told:
+def _encode_event(event: Event, place: int) -> _EncodedEvent:
     data = msgspec.json.encode({"verb": event.verb, "job": event.job.id}).decode()
     sent = ServerSentEvent(event=event.verb, id=f"{event.cursor}.{place}", data=data)
-    return _Told(_order(event.cursor, place), event.cursor, place, sent.encode())
+    return _EncodedEvent(_order(event.cursor, place), event.cursor, place, sent.encode())
 
 
 def check_last_id(last_id: str | None) -> None:
-    """Raises InvalidOption for what is no event's id."""
+    """Raises InvalidOption if *last_id* is not the id of an event."""
     if last_id is not None:
         _place(last_id)
 

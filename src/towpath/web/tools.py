@@ -1,8 +1,8 @@
 """Tools: what coding agents may do with an application over MCP, the Model Context Protocol.
 
-A tool is a path of the HTTP API under a name and in words that a model can follow. So it asks for
-the same scope, refuses for the same reasons, and works the same in the server (`/mcp`) and from
-another machine (`towpath mcp`, which calls the path over HTTP).
+A tool is a path of the HTTP API with a name and a description for models. So it needs the same
+scope, has the same errors, and works the same in the server (`/mcp`) and from another machine
+(`towpath mcp`, which calls the path over HTTP).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATH = "/mcp"
 
 
 class Arguments(BaseModel):
-    """What a tool takes. Descriptions of its fields are for models."""
+    """The arguments of a tool. The descriptions of its fields are for models."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -65,29 +65,29 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """What it does and when to use it, for a model."""
     arguments: type[Arguments]
     answer: type[BaseModel]
-    """What the path answers."""
+    """The type of the path's answer."""
     path: str
-    """Of the HTTP API; what is in braces is taken from the arguments."""
+    """A path of the HTTP API; names in braces are replaced by arguments."""
     method: str = "POST"
     nothing: str = ""
-    """What the model is told where the answer is empty (204), also as the field `nothing`."""
+    """The text for the model if the answer is empty (204), also as the field `nothing`."""
     reads: bool = False
-    """It changes nothing."""
+    """Whether it changes nothing."""
     repeatable: bool = False
-    """Twice is as good as once."""
+    """Whether a repeat has no further effect."""
     undo: str = ""
-    """The tool that takes back what the answer gives, if nobody receives the answer. The answer has
-    all arguments that the other tool requires."""
+    """The tool that undoes this one if the client does not get the answer. The answer has all
+    arguments that the other tool requires."""
 
     def schema(self, given: Sequence[str] = ()) -> dict[str, Any]:
-        """The schema of its arguments; those that are *given* need not be sent."""
+        """The schema of its arguments; those in *given* are optional."""
         schema = self.arguments.model_json_schema()
         required = [name for name in schema.get("required", []) if name not in given]
         rest = {name: value for name, value in schema.items() if name != "required"}
         return rest | {"required": required} if required else rest
 
     def answer_schema(self) -> dict[str, Any]:
-        """The schema of its answers: the path's, or only `nothing` where that can be empty."""
+        """The schema of its answers: the path's, or `nothing` if the answer may be empty."""
         schema = self.answer.model_json_schema(mode="serialization")
         if not self.nothing:
             return schema
@@ -102,7 +102,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         return either | {"$defs": definitions} if definitions else either
 
     def request(self, arguments: Mapping[str, Any]) -> ToolRequest:
-        """Raises ToolArgumentsInvalid, which repeats no value."""
+        """The request for a call. Raises ToolArgumentsInvalid, without the values."""
         try:
             found = self.arguments.model_validate(dict(arguments))
         except ValidationError as error:
@@ -124,7 +124,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     """The tools of an application."""
 
     instructions: str
-    """How they are used together, for a model."""
+    """How to use the tools together, for a model."""
     tools: tuple[Tool, ...]
 
 
@@ -132,11 +132,11 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolsPath:
-    """ASGI: `/mcp` of a server, stateless. The library is loaded when somebody first asks.
+    """ASGI app: `/mcp` of a server, stateless. Loads the MCP library at the first request.
 
-    A browser could be led here under a name of somebody else's (DNS rebinding). So a request that
-    names an origin is refused unless the *limits* have it, and so is one for a host that is neither
-    an address, nor `localhost`, nor known by them.
+    A page of another site could reach the server under its own host name (DNS rebinding). So a
+    request with an origin that is not in *limits* is refused, and so is a request for a host that
+    is neither an address, nor `localhost`, nor in *limits*.
     """
 
     def __init__(self, found: Sequence[Tools], *, version: str, limits: ServerLimits) -> None:
@@ -154,7 +154,7 @@ class ToolsPath:
             self._check_place(dict(scope["headers"]))
             if scope["method"] != "POST":
                 raise _only_post()
-            endpoint = await self._started(app)
+            endpoint = await self._start_endpoint(app)
             async with endpoint.read(scope, receive) as replayed:
                 if replayed is not None:
                     await endpoint.answer(scope, replayed, send)
@@ -162,15 +162,15 @@ class ToolsPath:
             await of_error(refusal)(scope, receive, send)
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Stop the endpoint, and the calls that it runs."""
         if self._endpoint is not None:
             await self._endpoint.close()
             self._endpoint = None
 
-    async def _started(self, app: ASGIApp) -> ToolsEndpoint:
+    async def _start_endpoint(self, app: ASGIApp) -> ToolsEndpoint:
         async with self._starting:
             if (endpoint := self._endpoint) is None:
-                kind = (await asyncio.to_thread(_loaded)).ToolsEndpoint
+                kind = (await asyncio.to_thread(_import_endpoint)).ToolsEndpoint
                 endpoint = await kind.started(app, self._found, self._version)
                 self._endpoint = endpoint
             return endpoint
@@ -197,8 +197,8 @@ class ToolsPath:
 
 
 def _only_post() -> Exception:
-    """As the protocol has it for servers without sessions: they have nothing to send by a stream
-    of its own (GET), and nothing to end (DELETE).
+    """The error that the protocol asks for in servers without sessions: they have no stream of
+    their own (GET), and no session to end (DELETE).
     """
     from towpath.web.problems import Refused  # noqa: PLC0415 -- needs an extra
 
@@ -212,15 +212,15 @@ def _only_post() -> Exception:
 
 
 def _is_safe(host: str) -> bool:
-    """Whether nobody else can let the name lead here."""
+    """Whether no other site can make the name point to this server."""
     with suppress(ValueError):
         ipaddress.ip_address(host)
         return True
     return host == "localhost"
 
 
-def _loaded() -> Any:
-    """Raises Refused where the library is missing."""
+def _import_endpoint() -> Any:
+    """The module with the endpoint. Raises Refused (404) if the MCP library is not installed."""
     try:
         return import_module("towpath.web.mcp")
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-// The description of the API; requests that are tried out go with the session.
+// The documentation of the API. Requests that are tried out use the login session.
 "use strict";
 window.addEventListener("load", () => {
   SwaggerUIBundle({

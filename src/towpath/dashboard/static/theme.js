@@ -1,5 +1,5 @@
-// Before anything is drawn: the theme that was chosen here last; without one, the system's.
+// Runs before the page is drawn: sets the theme that was chosen last, or leaves the system's.
 try {
   const chosen = localStorage.getItem("towpath-theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
-} catch { /* no storage: the system's */ }
+} catch { /* without storage, the system's theme */ }

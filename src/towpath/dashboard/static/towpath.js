@@ -1,5 +1,5 @@
-// What pages do: actions with a confirmation, "copy as curl", live updates, the theme, the charts.
-// Everything from the server is set as text, never as markup.
+// Behaviour of pages: actions with a confirmation, "copy as curl", live updates, the theme.
+// Data from the server is always set as text, never as markup.
 "use strict";
 
 const frame = document.body.dataset;
@@ -16,7 +16,7 @@ function tell(text, kind, state) {
   setTimeout(() => note.remove(), kind === "bad" ? 12000 : 5000);
 }
 
-// ── requests to the API, with the session ──────────────────────────────────────────────
+// ── requests to the API, with the login session ────────────────────────────────────────
 
 async function request(method, path, body) {
   const headers = { "X-Towpath-CSRF": frame.csrf };
@@ -24,7 +24,7 @@ async function request(method, path, body) {
   const answer = await fetch(path, { method, headers, body: body || undefined });
   if (answer.ok) return answer.status === 204 ? null : answer.json().catch(() => null);
   if (answer.status === 401) {
-    location.reload(); // where to log in
+    location.reload(); // shows the login form
     throw new Error("Your session has ended. Log in again.");
   }
   const problem = await answer.json().catch(() => ({}));
@@ -37,7 +37,7 @@ window.towpath = { request, tell };
 
 let pending = null;
 
-// The request of a button, with what was selected or typed; none while nothing is selected.
+// The body of a button's request, with the selected jobs or the typed value; undefined if no job is selected.
 function bodyOf(data) {
   if (data.picked !== undefined) {
     const ids = [...document.querySelectorAll("input.pick:checked")].map((box) => box.value);
@@ -46,13 +46,13 @@ function bodyOf(data) {
   return data.field ? JSON.stringify({ [data.field]: Number(dialog.querySelector(".field input").value) }) : data.body || "";
 }
 
-// Its command, with that body in the place of the one that the page was made with.
+// The button's curl command, with *body* instead of the placeholder in the page.
 function curlWith(button, body) {
   const { curl } = button.closest(".act").querySelector(".curl").dataset;
   return curl.replace(/-d '(?:\{"ids": \[\]\}|\{"delay": 0\})'/, () => `-d '${body.replaceAll("'", "'\\''")}'`);
 }
 
-// Many jobs: each request looks at some of them, and its answer says where the next one continues.
+// Changes many jobs: each request handles some, and its answer says where the next one continues.
 async function eachStep(action, more) {
   let jobs = 0;
   let after = null;
@@ -85,7 +85,7 @@ function ask(button) {
   const data = button.dataset;
   const field = dialog.querySelector(".field");
   const input = field.querySelector("input");
-  field.hidden = input.disabled = !data.field; // what is disabled need not be filled in
+  field.hidden = input.disabled = !data.field; // a disabled input may stay empty
   input.value = data.value || "";
   const body = bodyOf(data);
   if (body === undefined) return;
@@ -194,7 +194,7 @@ document.addEventListener("submit", async (event) => {
   }
 });
 
-// ── the menu, which is wider than a phone ──────────────────────────────────────────────
+// ── the menu: scroll to the current page on small screens ──────────────────────────────
 
 const shown = document.querySelector(".menu [aria-current]");
 if (shown) shown.parentElement.scrollLeft = shown.offsetLeft - shown.parentElement.offsetLeft - 40;
@@ -214,7 +214,7 @@ function nameTheme() {
 function switchTheme() {
   const next = isDark() ? "light" : "dark";
   document.documentElement.dataset.theme = next;
-  try { localStorage.setItem("towpath-theme", next); } catch { /* for this page only */ }
+  try { localStorage.setItem("towpath-theme", next); } catch { /* without storage, only this page changes */ }
   nameTheme();
   document.dispatchEvent(new Event("towpath:theme"));
 }
@@ -223,7 +223,7 @@ nameTheme();
 // ── live ───────────────────────────────────────────────────────────────────────────────
 
 if (window.Idiomorph) {
-  // What people opened or chose stays as it is when the page changes under them.
+  // Keep opened details and inputs as they are when the page is updated.
   Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
     !((name === "open" && node.tagName === "DETAILS") || node.tagName === "INPUT");
 }
@@ -261,14 +261,14 @@ function follow() {
 }
 if (frame.live) {
   follow();
-  setInterval(refresh, 60000); // charts go on where nothing else happens
+  setInterval(refresh, 60000); // charts move on even if nothing changes
   const again = () => { if (document.querySelector("[data-soon]")) refresh(); };
-  setInterval(again, 2000); // what the server is still reading, or what moves without an event
+  setInterval(again, 2000); // parts that the server is still reading, or that change without an event
 }
 
 // ── relative times ─────────────────────────────────────────────────────────────────────
 
-// Like `span` of web/pages.py.
+// The same as `span` in web/pages.py.
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 function span(seconds) {
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
@@ -280,7 +280,7 @@ function span(seconds) {
   return `${Math.floor(seconds / size)} ${unit}${rest ? ` ${rest} ${next[1]}` : ""}`;
 }
 
-// The server's clock decides: this machine's may be wrong.
+// Times are relative to the server's clock, because this machine's clock may be wrong.
 let shownAt = "";
 let ahead = 0;
 function moveTimes() {

@@ -1,1 +1,1 @@
-"""The paths, one file per subject."""
+"""The routes of the API, one file per subject."""

@@ -32,13 +32,15 @@ _WITHIN = 2.0
 
 
 class QueueReadings:
-    """Answers a scrape, from the scraper's own thread. One round trip for fifty queues."""
+    """Reads the counts of all queues for a scrape, from the scraper's thread; one round trip reads
+    fifty queues.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._loop = engine, asyncio.get_running_loop()
 
     def read(self) -> Reading:
-        """How every queue stands. Raises TowpathError, TimeoutError."""
+        """The counts of every queue. Raises TowpathError, TimeoutError."""
         asked = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
         try:
             return asked.result(_WITHIN)
@@ -51,7 +53,7 @@ class QueueReadings:
         return Reading(queues=[queue_reading(name, counts) for name, counts in found.items()])
 
 
-class _Seen(Collector):
+class _VisibleMetrics(Collector):
     def __init__(
         self, registry: CollectorRegistry, key: KeyInfo, queues: Mapping[str, str]
     ) -> None:
@@ -64,7 +66,9 @@ class _Seen(Collector):
                 yield family
 
     def _shows(self, family: Metric, sample: Sample) -> bool:
-        """Totals of an application are about its queue, those of a sink about all queues."""
+        """Whether the key may see *sample*. Totals of an application need its queue, those of a
+        sink all queues.
+        """
         if queue := sample.labels.get("queue"):
             return self._key.covers(queue)
         if "*" in self._key.queues:
@@ -77,12 +81,12 @@ class _Seen(Collector):
 def seen_with(
     key: KeyInfo, registry: CollectorRegistry, queues: Mapping[str, str]
 ) -> CollectorRegistry:
-    """What *key* lets its holder see of *registry*: nothing about queues that it is not for.
+    """The part of *registry* that *key* may see: only queues that it covers.
 
     *queues* has the queue of each metric of an application.
     """
     seen = CollectorRegistry()
-    seen.register(_Seen(registry, key, queues))
+    seen.register(_VisibleMetrics(registry, key, queues))
     return seen
 
 
@@ -131,12 +135,12 @@ async def readyz(request: Request, engine: TheEngine) -> Response:
     tried at most once a second, for all who ask. The reasons are only in the server's log.
     """
     shared = request.app.state.pulse.shared
-    ready: ReadyOut = await shared("readyz", lambda: _tried(request, engine))
+    ready: ReadyOut = await shared("readyz", lambda: _probe_parts(request, engine))
     status, again = (200, {}) if ready.ready else (503, {"Retry-After": "1"})
     return JSONResponse(ready.model_dump(exclude_none=True), status, headers=again)
 
 
-async def _tried(request: Request, engine: Engine) -> ReadyOut:
+async def _probe_parts(request: Request, engine: Engine) -> ReadyOut:
     state = request.app.state
     probes = {"store": _is_fit(engine), "ledger": state.ledger.probe()}
     probes |= {name: probe(state.services[name]) for name, probe in state.probes.items()}
@@ -148,7 +152,7 @@ async def _tried(request: Request, engine: Engine) -> ReadyOut:
     }
     fine = all(works) and not ended
     parts = dict(zip(probes, found, strict=True)) | ended
-    if parts["ledger"].ok and await _elsewhere(request):
+    if parts["ledger"].ok and await _has_records_elsewhere(request):
         parts["ledger"] = PartOut(ok=True, warning="ledger_differs", remedy=SAME_DATABASE)
     return ReadyOut(
         ready=fine,
@@ -169,20 +173,20 @@ async def metrics(request: Request, key: CanRead) -> Response:
     """
     state = request.app.state
     seen = seen_with(key, state.metrics.registry, state.metric_queues)
-    # In a thread: the collector waits for this loop, which looks at the queues.
-    text, spent = await asyncio.to_thread(_generated, seen)
+    # In a thread, because the collector waits for this loop, which reads the queues.
+    text, spent = await asyncio.to_thread(_render_metrics, seen)
     state.rates.settle(account_of(request.scope), 0, spent)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-def _generated(registry: CollectorRegistry) -> tuple[bytes, float]:
+def _render_metrics(registry: CollectorRegistry) -> tuple[bytes, float]:
     """The metrics as text, and the processor time that this took."""
     began = thread_time()
     return generate_latest(registry), thread_time() - began
 
 
-async def _elsewhere(request: Request) -> bool:
-    """Whether workers keep their records in another database; no if Redis takes long to say so."""
+async def _has_records_elsewhere(request: Request) -> bool:
+    """Whether workers keep their records in another database. False if Redis takes too long."""
     elsewhere: RecordsElsewhere = request.app.state.elsewhere
     with suppress(TimeoutError):
         async with asyncio.timeout(_WITHIN):
@@ -191,6 +195,6 @@ async def _elsewhere(request: Request) -> bool:
 
 
 async def _is_fit(engine: Engine) -> None:
-    """See that the store takes a write and evicts no jobs. Raises ServerError."""
+    """Check that Redis accepts writes and evicts no jobs. Raises ServerError."""
     await engine.try_write()
     await engine.check()

@@ -41,14 +41,14 @@ from towpath.web.parts import Named, Repeatable, TheEngine, TheJobs, readable
 from towpath.web.problems import documented
 
 KEEP = hours(1)
-"""How long jobs that came over HTTP can be looked at, where their queue keeps nothing."""
+"""How long ended jobs that came over HTTP are kept if their queue keeps none."""
 
 router = APIRouter(prefix="/api/v1/queues/{queue}/jobs", tags=["jobs"], route_class=BodyRoute)
 
 Jobs = Annotated[list[ListedJobIn], Field(max_length=LARGEST_BATCH, min_length=1)]
 JobOrJobs = Annotated[
     Annotated[JobIn, Tag("job")] | Annotated[Jobs, Tag("list")],
-    # Of what does not fit, only what it was meant for is said.
+    # Report validation errors for the matching variant only.
     Discriminator(lambda body: "list" if isinstance(body, list) else "job"),
 ]
 Listed = Annotated[State, Query(description="The state of the jobs to list.")]
@@ -83,15 +83,15 @@ async def submit(
     """
     if isinstance(body, list):
         answers = await _submit_all(engine, queue, body, key, named)
-        return ManyOut(jobs=[_listed(answer) for answer in answers])
+        return ManyOut(jobs=[_answer_entry(answer) for answer in answers])
     if named is not None:
         [answer] = await _submit_all(engine, queue, [body], key, named)
     else:
-        # Alone and without a name it may share its round trip with others.
+        # One job without an idempotency key can share its round trip with other submits.
         options = await _options(engine, queue, body, key)
         answer = await engine.submit(queue, body.data(), **options)
-    submitted = _taken(answer)
-    response.headers["Location"] = _place(queue, submitted.id)
+    submitted = _require_submitted(answer)
+    response.headers["Location"] = _location(queue, submitted.id)
     return SubmittedOut.model_validate(submitted)
 
 
@@ -170,7 +170,7 @@ async def set_job(
     placed = await jobs.set(queue, data, for_owner=changes_only(key), call=call, **options)
     if not placed.replaced:
         response.status_code = 201
-        response.headers["Location"] = _place(queue, id)
+        response.headers["Location"] = _location(queue, id)
     return PlacedOut(id=placed.id, state=placed.state, replaced=placed.replaced)
 
 
@@ -187,17 +187,17 @@ async def cancel(queue: Queue, id: Id, jobs: TheJobs, key: CanSubmit) -> CancelO
 
 
 def job_out(job: JobInfo, request: Request, key: KeyInfo) -> JobOut:
-    """*job* as far as *key* may read it."""
+    """*job*, without the content that *key* may not read."""
     shown = readable(request, key, job)
     return JobOut.of(shown, content_hidden=shown is not job)
 
 
 def page_out(page: Page, request: Request, key: KeyInfo) -> PageOut:
-    """A page of jobs as far as *key* may read them."""
+    """A page of jobs, without the content that *key* may not read."""
     return PageOut(jobs=[job_out(job, request, key) for job in page.jobs], after=page.after)
 
 
-def _place(queue: str, id: str) -> str:
+def _location(queue: str, id: str) -> str:
     return f"/api/v1/queues/{queue}/jobs/{quote(id, safe='')}"
 
 
@@ -208,7 +208,7 @@ async def _submit_all(
     key: KeyInfo,
     named: Repeatable | None,
 ) -> list[Submitted | TowpathError]:
-    """The jobs' answers, in order; those that can't be right are not sent."""
+    """The answers for *jobs*, in order. Invalid jobs are not sent, and get their error."""
     made = [
         await _new(engine, queue, job, key, id=named.job_id(place) if named else None)
         for place, job in enumerate(jobs)
@@ -246,15 +246,15 @@ async def _options(engine: Engine, queue: str, job: JobIn, key: KeyInfo) -> JobO
     return options
 
 
-def _taken(answer: Submitted | TowpathError) -> Submitted:
-    """The job that exists now. Raises why not."""
+def _require_submitted(answer: Submitted | TowpathError) -> Submitted:
+    """The submitted job. Raises its error if it was refused."""
     if isinstance(answer, TowpathError):
         raise answer
     return answer.checked()
 
 
-def _listed(answer: Submitted | TowpathError) -> SubmittedOut | RefusedOut:
+def _answer_entry(answer: Submitted | TowpathError) -> SubmittedOut | RefusedOut:
     try:
-        return SubmittedOut.model_validate(_taken(answer))
+        return SubmittedOut.model_validate(_require_submitted(answer))
     except TowpathError as error:
         return RefusedOut.of(error)

@@ -91,7 +91,7 @@ async def doctor(request: Request, engine: TheEngine, key: CanRead) -> FindingsO
 
 
 async def _durability(engine: Engine) -> str | None:
-    """The class that the store has now; None if it does not tell, or may evict jobs."""
+    """The durability of Redis now; None if it does not report it, or may evict jobs."""
     try:
         return str((await engine.current_facts()).durability)
     except ServerError:
@@ -170,7 +170,7 @@ async def workers(engine: TheEngine, key: CanRead) -> WorkersOut:
     """List the live workers, their hosts and their jobs, like `towpath workers`. At most 1,000
     that serve a queue the key covers.
     """
-    told: list[WorkerOut] = []
+    found: list[WorkerOut] = []
     for name, since, doing in await engine.workers.list():
         queues = [queue for queue in doing.queues if key.covers(queue)]
         jobs = [
@@ -179,7 +179,7 @@ async def workers(engine: TheEngine, key: CanRead) -> WorkersOut:
             if key.covers(one.job.queue)
         ]
         if queues:
-            told.append(
+            found.append(
                 WorkerOut(
                     name=name, host=doing.host, pid=doing.pid, since=since, queues=queues,
                     serving=doing.serving, slots=doing.slots, running=doing.running, jobs=jobs,
@@ -187,7 +187,7 @@ async def workers(engine: TheEngine, key: CanRead) -> WorkersOut:
                     handlers=_handlers_out(doing.handlers, key), handling=doing.handling,
                 )
             )  # fmt: skip
-    return WorkersOut(workers=told)
+    return WorkersOut(workers=found)
 
 
 def _handlers_out(

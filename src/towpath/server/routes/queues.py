@@ -101,9 +101,9 @@ async def history(
 ) -> HistoryOut:
     """Read the queue's counts over time. They are kept for the first 1,000 queues."""
     found = await engine.inspect.history(queue, last=_LAST[last])
-    told: dict[str, Any] = msgspec.structs.asdict(found)
-    told["step"] = found.step.total_seconds()
-    return HistoryOut(**told)
+    fields: dict[str, Any] = msgspec.structs.asdict(found)
+    fields["step"] = found.step.total_seconds()
+    return HistoryOut(**fields)
 
 
 @router.post("/{queue}/pause", status_code=204, response_class=Response, responses=documented())
@@ -146,7 +146,7 @@ class MatchIn(Body):
             states=tuple(dict.fromkeys(states)),
             handler=self.handler,
             lane=self.lane,
-            # A time without a zone is one of UTC.
+            # A time without a time zone means UTC.
             submitted_before=before
             if before is None or before.tzinfo
             else before.replace(tzinfo=UTC),
@@ -354,13 +354,13 @@ async def retry_many(
 ) -> RetriedOut:
     """Give several dead jobs new attempts. Jobs that are no longer dead are skipped."""
     retried = 0
-    async for refs in _chosen(jobs, queue, body):
-        retried += sum(await asyncio.gather(*(_done(jobs.retry(ref)) for ref in refs)))
+    async for refs in _select_dead(jobs, queue, body):
+        retried += sum(await asyncio.gather(*(_try_change(jobs.retry(ref)) for ref in refs)))
     return RetriedOut(retried=retried, left=(await engine.inspect.counts(queue)).dead)
 
 
-async def _chosen(jobs: AllJobs, queue: str, body: RetryIn) -> AsyncGenerator[list[JobRef]]:
-    """The jobs that *body* names, some at a time."""
+async def _select_dead(jobs: AllJobs, queue: str, body: RetryIn) -> AsyncGenerator[list[JobRef]]:
+    """Yields the dead jobs that *body* selects, some at a time."""
     if body.ids is not None:
         refs = [job_ref(queue, id) for id in body.ids]
         for start in range(0, len(refs), 100):
@@ -469,13 +469,13 @@ async def delete_many(
 ) -> DeletedOut:
     """Delete dead jobs, oldest first; `left` says how many remain."""
     deleted = 0
-    async for refs in _chosen(jobs, queue, RetryIn(group=group, text=text, most=most)):
-        deleted += sum(await asyncio.gather(*(_done(jobs.delete(ref)) for ref in refs)))
+    async for refs in _select_dead(jobs, queue, RetryIn(group=group, text=text, most=most)):
+        deleted += sum(await asyncio.gather(*(_try_change(jobs.delete(ref)) for ref in refs)))
     return DeletedOut(deleted=deleted, left=(await engine.inspect.counts(queue)).dead)
 
 
-async def _done(change: Awaitable[object]) -> bool:
-    """Whether it was done: somebody may have retried or deleted the job meanwhile."""
+async def _try_change(change: Awaitable[object]) -> bool:
+    """Await *change*. Returns False if the job was retried or deleted meanwhile."""
     try:
         await change
     except JobHasRecord:
@@ -522,5 +522,5 @@ async def events(
     await engine.events.require(name)
     refuse_if_full(request)
     refuse_if_many(engine, name)
-    told = await begun(queue_events(engine, name, last_event_id))
-    return await stream(told, request)
+    chunks = await begun(queue_events(engine, name, last_event_id))
+    return await stream(chunks, request)

@@ -198,7 +198,9 @@ class ScheduleOut(telling(_ScheduleHead)):
     @classmethod
     def of(cls, info: ScheduleInfo) -> ScheduleOut:
         options = cast("dict[str, Any]", info.options)
-        said = Said(**{name: options[name] for name in Said.__struct_fields__ if name in options})
+        attributes = Said(
+            **{name: options[name] for name in Said.__struct_fields__ if name in options}
+        )
         return cls(
             queue=info.queue,
             name=info.name,
@@ -212,7 +214,7 @@ class ScheduleOut(telling(_ScheduleHead)):
             lease=options.get("lease"),
             keep=options.get("keep"),
             **_rhythm(info.when),
-            **told(said),
+            **told(attributes),
             **shown("payload", info.payload or b""),
         )
 

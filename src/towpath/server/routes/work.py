@@ -1,4 +1,4 @@
-"""Work: claim, renew, complete, fail, release. All that a worker in another language needs."""
+"""Work: claim, renew, complete, fail and release jobs, for workers in any language."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from towpath.web.problems import documented
 
 router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["work"], route_class=BodyRoute)
 _OVER_HTTP = "http"
-"""The worker of a lease that is only named by its token."""
+"""The worker's name in a lease that is built from its token."""
 
 
 @router.post(
@@ -121,17 +121,19 @@ async def release(
 
 
 def _call(named: Repeatable | None, verb: str, lease: Lease) -> Call | None:
-    """A name that is used for several jobs by mistake still names one call each."""
+    """The call with the request's name. It includes the lease, so that a name that is used for
+    several jobs by mistake makes one call for each.
+    """
     return named.call(f"{verb} {lease.token} {lease.id}".encode()) if named else None
 
 
 def _lease(queue: str, id: str, token: int) -> Lease:
-    """A lease as far as a token names it: the store knows the rest."""
+    """A lease with only its job and token: Redis knows the rest."""
     return lease_by_token(job_ref(queue, id), token, worker=_OVER_HTTP)
 
 
 async def _with_policy(engine: Engine, lease: Lease) -> Lease:
-    """With what the retry policy goes by: which attempt it was, and the job's own policy."""
+    """The lease with the attempt's number and the job's retry policy, which decide the backoff."""
     job = await engine.inspect.job(lease.job)
     return lease_by_token(
         lease.job, lease.token, worker=_OVER_HTTP, attempt=job.attempts, retry=job.retry
