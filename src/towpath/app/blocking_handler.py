@@ -74,7 +74,7 @@ class BlockingHandler(Generic[T, R]):
     ) -> BlockingJob[R]:
         """Submit a job; `job.result(within=…)` waits for its result.
 
-        *in_transaction* is a Session or Backend of SQLAlchemy on the ledger's database, used in
+        *in_transaction* is a Session or Connection of SQLAlchemy on the ledger's database, used in
         this thread: the job is there if and when that commits.
         """
         handler, backend = self._handler, self._handler.backend
