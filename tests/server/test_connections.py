@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import COMMAND
-from tests.server.serving import RawConnection, RunningServer, code, serve
+from tests.server.serving import PATIENT, RawConnection, RunningServer, code, serve
 from tests.waiting import HANGS, eventually
 from towpath.embedded import EmbeddedServer
 from towpath.web.open_requests import RESERVE, Connections, connections_within
@@ -25,7 +24,7 @@ most = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_NOFILE, (most // 2, most))
 os.execv(sys.argv[2], sys.argv[2:])
 """
-LIMITED = (sys.executable, "-c", _LIMIT, str(DESCRIPTORS), str(COMMAND))
+LIMITED = (sys.executable, "-c", _LIMIT, str(DESCRIPTORS), *PATIENT)
 """The command in a process that may open few files."""
 FLOOD = 700
 

@@ -160,7 +160,16 @@ def test_one_credential_has_little_of_the_rate_of_its_key(slow: RunningServer) -
     statuses = hostile.ask_often(RATE)
     assert statuses[0] == 200
     assert 429 in statuses
-    assert code(hostile.client().get(f"{ROOT}/{hostile.id}"), 429) == "rate-limited"
+    found = list[httpx.Response]()
+
+    def is_refused() -> bool:
+        # Between two requests, a busy machine may leave time for which a request is allowed.
+        hostile.ask_often(RATE)
+        found.append(hostile.client().get(f"{ROOT}/{hostile.id}"))
+        return found[-1].status_code == 429
+
+    eventually(is_refused)
+    assert code(found[-1], 429) == "rate-limited"
     assert other.client().get(f"{ROOT}/{other.id}").status_code == 200
     assert backend.client().get(f"{ROOT}/{hostile.id}").status_code == 200
 
