@@ -205,7 +205,7 @@ class TestSecrets:
         told = admin.get("/api/v1/audit", size=1000).text
         assert "example.com" in told
         assert CANARY not in told
-        assert secret.rpartition("_")[2] not in told
+        assert secret.split("_", 2)[2] not in told
         assert CANARY not in admin.look("/ui/audit")
         assert CANARY not in running.log.read_text()
 

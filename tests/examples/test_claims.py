@@ -97,9 +97,11 @@ def test_the_readme_counts_everybody_who_is_ahead() -> None:
 def test_the_other_queues_send_a_command_or_more_for_each_job_that_they_run() -> None:
     text = (ROOT / "docs" / "benchmarks.md").read_text()
     lines = text.partition("<!-- peers")[2].partition("<!-- /peers")[0].splitlines()
+    head = next(line for line in lines if "commands sent/job" in line).split("|")
+    at = [cell.strip() for cell in head].index("commands sent/job")
     rows = [line.split("|") for line in lines if line.startswith("| ") and " + " in line]
-    sent = {row[1].strip(" *"): float(row[12].split("+")[1].split("=")[0]) for row in rows}
-    ours = sent.pop("Towpath")
+    sent = {row[1].strip(" *"): float(row[at].split("+")[1].split("=")[0]) for row in rows}
+    ours = max(sent.pop("Towpath"), sent.pop("Towpath, watched"))
     assert len(sent) == 10
     assert ours < 0.03
     assert min(sent.values()) >= 1

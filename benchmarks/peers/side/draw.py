@@ -24,7 +24,7 @@ def main():
     deep = -(-len(panels) // _WIDE)
     height = 0.7 + 0.235 * max(len(panel["bars"]) for panel in panels)
     size = (4.7 * _WIDE, height * deep + 0.3)
-    figure, axes = plt.subplots(deep, _WIDE, figsize=size, dpi=100, squeeze=False)
+    figure, axes = plt.subplots(deep, _WIDE, figsize=size, dpi=88, squeeze=False)
     used, unused = axes.flat[: len(panels)], axes.flat[len(panels) :]
     for axis, panel in zip(used, panels, strict=True):
         _bars(axis, panel)
