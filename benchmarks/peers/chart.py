@@ -39,16 +39,15 @@ COLUMNS = (
 )
 """A column of the page, what the chart calls it, and whether more or less is better."""
 SHORT = {
-    "drain, jobs/s": "drain, /s",
-    "with default settings": "by default, /s",
-    "submit, jobs/s": "submit, /s",
-    "submit, blocking": "blocking, /s",
-    "in bulk": "bulk, /s",
+    "drain, jobs/s": "drain",
+    "with default settings": "by default",
+    "submit, jobs/s": "submit",
+    "submit, blocking": "blocking",
+    "in bulk": "bulk",
     "pick-up p50, ms": "pick-up, ms",
     "its job runs again": "killed",
     "delayed, late p50, ms": "late, ms",
     "server CPU, µs/job": "server, µs",
-    "commands sent/job": "calls",
     "bytes/queued job": "bytes",
 }
 """The columns of the short table, and what it calls them."""
@@ -113,7 +112,8 @@ def _cell(bar: dict[str, Any], panel: dict[str, Any]) -> str:
     words = (
         bar["words"].rpartition("= ")[2].replace("not within", "not in").replace("no bulk", "none")
     )
-    values = [drawn["value"] for drawn in panel["bars"] if drawn["value"] is not None]
+    # What is early is no better than what is in time.
+    values = [drawn["value"] for drawn in panel["bars"] if (drawn["value"] or -1) >= 0]
     best = (max if panel["better"] == "more" else min)(values, default=None)
     return f"**{words}**" if bar["value"] == best else words
 

@@ -88,7 +88,7 @@ def test_the_readme_counts_everybody_who_is_ahead() -> None:
     text = (ROOT / "README.md").read_text()
     told = re.sub(r"\s+", " ", text).partition("Ahead of Towpath are ")[2].partition(". ")[0]
     counts = {column: number for number, column in re.findall(
-        r"(\w+)(?: queues)? in \*([\w-]+)\*", told)}  # fmt: skip
+        r"(\w+)(?: queues?)? in \*([\w-]+)\*", told)}  # fmt: skip
     rows = rows_of(text)
     wanted = {column: len(ahead_in(column, rows)) for column in rows["Towpath"]}
     assert counts == {column: NUMBERS[number] for column, number in wanted.items() if number}

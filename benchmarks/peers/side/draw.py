@@ -10,6 +10,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
+from PIL import Image
 
 COLOURS = {"ours": "#0b6e4f", "python": "#8fa3b0", "node": "#c9a227"}
 _CUT_FROM = 2.5
@@ -24,7 +25,7 @@ def main():
     deep = -(-len(panels) // _WIDE)
     height = 0.7 + 0.235 * max(len(panel["bars"]) for panel in panels)
     size = (4.7 * _WIDE, height * deep + 0.3)
-    figure, axes = plt.subplots(deep, _WIDE, figsize=size, dpi=88, squeeze=False)
+    figure, axes = plt.subplots(deep, _WIDE, figsize=size, dpi=100, squeeze=False)
     used, unused = axes.flat[: len(panels)], axes.flat[len(panels) :]
     for axis, panel in zip(used, panels, strict=True):
         _bars(axis, panel)
@@ -33,17 +34,20 @@ def main():
     figure.text(0.995, 0.004, order["note"], ha="right", va="bottom", fontsize=9, color="#555555")
     figure.tight_layout(rect=(0, 0.02, 1, 1))
     figure.savefig(order["to"], metadata={"Software": None})
+    with Image.open(order["to"]) as image:
+        few_colours = image.convert("RGB").quantize(48)
+    few_colours.save(order["to"], optimize=True)
 
 
 def _bars(axis, panel):
     bars = panel["bars"]
     known = [bar["value"] for bar in bars if bar["value"] is not None]
     limit = _limit(known, panel["better"])
-    best = (max if panel["better"] == "more" else min)(known)
+    best = (max if panel["better"] == "more" else min)(value for value in known if value >= 0)
     places = range(len(bars), 0, -1)
     axis.barh(
         places,
-        [min(bar["value"] or 0, limit) for bar in bars],
+        [_length(bar["value"], limit) for bar in bars],
         color=[COLOURS[bar["kind"]] for bar in bars],
         height=0.72,
     )
@@ -58,7 +62,7 @@ def _bars(axis, panel):
         told = bar["words"] if value is None else _number(value)
         cut = "… " if value is not None and value > limit else ""
         weight = "bold" if value == best else "normal"
-        at = min(value or 0, limit)
+        at = _length(value, limit)
         axis.text(at, place, f" {cut}{told}", va="center", fontsize=9, weight=weight)
 
 
@@ -70,8 +74,13 @@ def _limit(values, better):
     return first
 
 
+def _length(value, limit):
+    """How long a bar is: what was early has none."""
+    return max(min(value or 0, limit), 0)
+
+
 def _number(value):
-    if value >= 100:
+    if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2g}"
 
