@@ -160,8 +160,10 @@ def _bytes(ours: RowResults | None) -> Figure:
     rounds = ours.rounds("bytes_per_job") if ours else []
     if not rounds:
         return _unknown("peers.bytes", at_most(310), _why_not(ours), unit="bytes")
-    # What a server keeps besides is counted in this column too, as in the other rows.
-    bound = "100,000 jobs of one engine take less each, by `benchmarks memory` without its events"
+    bound = (
+        "where all jobs are submitted in the first second of their queue, their events are written "
+        "too (24 bytes a job); a job of an older queue takes 300"
+    )
     what = "server memory per waiting job"
     return measured("peers.bytes", what, "bytes", rounds, at_most(310), bound=bound)
 

@@ -126,9 +126,10 @@ async def _submit(
     bench: PeerBench, producer: RowProducer, peer: Peer, seen: RowRound, *, counts: RowCounts
 ) -> None:
     """One by one first, the rest in bulk where that exists: all are there before the worker is."""
-    # What a server keeps once, such as scripts and options of the queue, is not memory of a job.
+    # What a server keeps once, such as scripts and options of the queue, is not memory of a job;
+    # and a queue of ours writes its events for the first second.
     await producer.order("one", count=1, run=_FIRST, of=2)
-    await asyncio.sleep(_SETTLED_AFTER)
+    await asyncio.sleep(_COUNTED_AFTER)
     empty = bench.reading()
     took = await producer.order("one", count=counts.one_by_one, run=RUN, of=counts.jobs)
     some = bench.reading()
