@@ -101,18 +101,18 @@ class TestThePulse:
         """Each queue is asked for once, however many pages are open."""
         for queue in ("a", "b", "c"):
             await engine.submit(queue, b"")
-        pulse = Pulse(lambda: engine)
+        pulse = Pulse(engine)
 
         def asked() -> int:
             told = str(server.ask("INFO", "commandstats"))
             return sum(map(int, re.findall(r"cmdstat_evalsha(?:_ro)?:calls=(\d+)", told)))
 
-        await Pulse(lambda: engine).now()  # the scripts are loaded
+        await Pulse(engine).now()  # the scripts are loaded
         before = asked()
         await pulse.now()
         one = asked() - before
         assert one >= 3
-        other = Pulse(lambda: engine)
+        other = Pulse(engine)
         found = await asyncio.gather(*(other.now() for _ in range(50)))
         assert asked() - before - one == one
         assert {counts.queues["a"].ready for counts in found} == {1}
@@ -123,7 +123,7 @@ class TestThePulse:
         """Commands inside of scripts are counted, too: nothing is scanned."""
 
         async def cost(visitors: int) -> int:
-            pulse, before = Pulse(lambda: engine), commands(server)
+            pulse, before = Pulse(engine), commands(server)
             await asyncio.gather(*(pulse.now() for _ in range(visitors)))
             await asyncio.gather(*(pulse.histories() for _ in range(visitors)))
             while len(await pulse.histories()) < 2:
@@ -140,7 +140,7 @@ class TestThePulse:
         assert await cost(1) == few
 
     async def test_a_queue_that_was_made_just_now_is_found(self, engine: Engine) -> None:
-        pulse = Pulse(lambda: engine)
+        pulse = Pulse(engine)
         await engine.submit("old", b"")
         assert "new" not in (await pulse.now()).queues
         await engine.submit("new", b"")
@@ -155,7 +155,7 @@ class TestThePulse:
             await engine.schedules.set(queue, "nightly", Cron("0 3 * * *"))
 
         async def cost(visitors: int) -> int:
-            app.state.pulse, before = Pulse(lambda: engine), commands(server)
+            app.state.pulse, before = Pulse(engine), commands(server)
             asked = [client.get("/ui/schedules") for _ in range(visitors)]
             pages = [answer.text for answer in await asyncio.gather(*asked)]
             assert [page.count(">nightly<") for page in pages] == [6] * visitors

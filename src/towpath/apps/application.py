@@ -149,7 +149,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """What a server gives an application to work with."""
 
     options: Any
-    engine: Callable[[], Engine]
+    engine: Engine
     ledger: Ledger
     metrics: Metrics
     log: Log

@@ -132,9 +132,7 @@ async def of_applications(session: Session, engine: Engine) -> list[Finding]:
     async with ledger:
         for application in probed:
             options = settings.of(application.options)
-            trouble = await _probe(
-                application, options=options, engine=lambda: engine, ledger=ledger
-            )
+            trouble = await _probe(application, options=options, engine=engine, ledger=ledger)
             found.append(trouble or Finding(check, Grade.OK, f"{application.name} works"))
     return found
 

@@ -17,7 +17,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from towpath.dashboard.engine_pages import overview
-from towpath.dashboard.pulse import Pulse
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.ledger.keys.logins import SESSION
@@ -53,7 +52,6 @@ def install(app: FastAPI, pages: Mapping[str, Pages]) -> None:
     """Put the objects of the dashboard into `app.state`. *pages* are those of applications."""
     app.state.frame = Frame(FOLDER, pages, version=app.version)
     app.state.visits = Visits(app.state.ledger)
-    app.state.pulse = Pulse(lambda: app.state.engine)
 
 
 def login_page(

@@ -58,7 +58,7 @@ class Snapshot(NamedTuple):
 class Pulse:
     """The shared snapshot of all queues, and a cache of other results for pages."""
 
-    def __init__(self, engine: Callable[[], Engine]) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._last: Snapshot | None = None
         self._schedules = ""
@@ -122,7 +122,7 @@ class Pulse:
         return self._past
 
     async def _read_past(self) -> None:
-        engine, found = self._engine(), dict[str, History]()
+        engine, found = self._engine, dict[str, History]()
         try:
             names = sorted(await engine.queues.names())[:QUEUES_MOST]
             for start in range(0, len(names), _AT_ONCE):
@@ -135,7 +135,7 @@ class Pulse:
         return max(EVERY, len(last.queues) / _QUEUES_EACH_SECOND)
 
     async def _read(self) -> Snapshot:
-        engine, at = self._engine(), steady()
+        engine, at = self._engine, steady()
         names = sorted(await engine.queues.names())
         found, changed = await asyncio.gather(
             engine.inspect.counts_of(names), engine.schedules.changes(self._schedules)

@@ -25,6 +25,7 @@ from towpath.calls.guard import parse_target
 from towpath.calls.signature import OUTBOX, derived
 from towpath.clock import seconds
 from towpath.dashboard import doors, engine_pages, operator_pages, searching
+from towpath.dashboard.pulse import Pulse
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
@@ -148,7 +149,6 @@ def _share(app: FastAPI, parts: Parts, mounted: Applications) -> None:
     app.state.guesses = Guesses(parts.limits.guesses)
     app.state.limits = parts.limits
     app.state.stopping = asyncio.Event()
-    app.state.elsewhere = RecordsElsewhere(lambda: app.state.engine, parts.ledger, parts.log)
     app.state.tools = ToolsPath(mounted.tools, version=parts.version, limits=parts.limits)
 
 
@@ -176,13 +176,11 @@ def _make_lifespan(
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncGenerator[None]:
         async with Backend(connect, ledger=parts.ledger, log=parts.log) as backend:
-            app.state.engine = backend.engine
-            app.state.jobs = AllJobs(backend.engine, backend.open_ledger)
-            parts.metrics.watch(QueueReadings(backend.engine).read, place=PLACE)
-
-            def engine() -> Engine:
-                return backend.engine
-
+            engine = app.state.engine = backend.engine
+            app.state.jobs = AllJobs(engine, backend.open_ledger)
+            app.state.pulse = Pulse(engine)
+            app.state.elsewhere = RecordsElsewhere(engine, parts.ledger, parts.log)
+            parts.metrics.watch(QueueReadings(engine).read, place=PLACE)
             async with (
                 # Entered first and left last: events of handlers that stop are sent as well.
                 sinks.sending(parts.ledger, engine, log=parts.log, metrics=parts.metrics),
@@ -203,13 +201,11 @@ def _make_lifespan(
 
 
 @asynccontextmanager
-async def _fire_schedules(
-    engine: Callable[[], Engine], log: Log, metrics: Metrics
-) -> AsyncGenerator[None]:
+async def _fire_schedules(engine: Engine, log: Log, metrics: Metrics) -> AsyncGenerator[None]:
     """Fire the schedules of all queues while the body runs, also of queues without a worker."""
 
     async def fire() -> None:
-        await keep_firing(engine(), DeclaredSchedules(), log=log, metrics=metrics)
+        await keep_firing(engine, DeclaredSchedules(), log=log, metrics=metrics)
 
     firing = Background("firing of schedules", fire, log=log).start()
     try:
@@ -327,7 +323,7 @@ class Sinks:
 
     @asynccontextmanager
     async def sending(
-        self, ledger: Ledger, engine: Callable[[], Engine], *, log: Log, metrics: Metrics
+        self, ledger: Ledger, engine: Engine, *, log: Log, metrics: Metrics
     ) -> AsyncGenerator[None]:
         """Send the events of *ledger* while the body runs.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from towpath.clock import steady
 from towpath.engine.engine import Engine
@@ -19,7 +19,7 @@ _READ_EVERY = 2.0
 class RecordsElsewhere:
     """Compares the database of this server with those that live workers report."""
 
-    def __init__(self, engine: Callable[[], Engine], ledger: Ledger, log: Log) -> None:
+    def __init__(self, engine: Engine, ledger: Ledger, log: Log) -> None:
         self._engine, self._ledger, self._log = engine, ledger, log
         self._found: Mapping[str, list[str]] = {}
         self._read_at = -_READ_EVERY
@@ -34,7 +34,7 @@ class RecordsElsewhere:
         self._read_at = now
         try:
             own = await self._ledger.identity()
-            workers = await self._engine().workers.list() if own else []
+            workers = await self._engine.workers.list() if own else []
         except TowpathError:  # readiness reports it
             return self._found
         found = find_records_elsewhere(workers, own) if own else {}

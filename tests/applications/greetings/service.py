@@ -35,7 +35,7 @@ class Greetings:
         if name == "defect":
             raise RuntimeError("words that nobody may read")
         self.host.metrics.own(GREETED).inc()
-        return (await self.host.engine().submit(QUEUE, name.encode(), id=name)).id
+        return (await self.host.engine.submit(QUEUE, name.encode(), id=name)).id
 
     async def look(self) -> None:
         self.looks += 1
@@ -53,7 +53,7 @@ def tasks(greetings: Greetings) -> dict[str, Callable[[], Awaitable[None]]]:
 async def probe(greetings: Greetings) -> None:
     if greetings.host.options.word == "no":
         raise NobodyThere("nobody likes that word")
-    await greetings.host.engine().inspect.counts(QUEUE)
+    await greetings.host.engine.inspect.counts(QUEUE)
 
 
 class Consumers:

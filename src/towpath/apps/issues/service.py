@@ -404,7 +404,7 @@ async def serving(host: Host) -> AsyncGenerator[Issues]:
     """The application in a server. Raises PolicyInvalid."""
     yield Issues(
         Board(
-            engine=host.engine,
+            engine=lambda: host.engine,
             ledger=lambda: host.ledger,
             options=host.options,
             policy=policy_at(host.options.policy),

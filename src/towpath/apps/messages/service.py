@@ -206,7 +206,7 @@ class Messages:
 
 def serving(host: Host) -> Messages:
     """Returns the service for a server."""
-    return Messages(host.engine, host.options)
+    return Messages(lambda: host.engine, host.options)
 
 
 class _Parts:

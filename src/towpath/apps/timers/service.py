@@ -405,9 +405,11 @@ _ANY = TypeKey("any")
 @asynccontextmanager
 async def serving(host: Host) -> AsyncGenerator[TimerService]:
     """Yields the service for a server."""
-    log = FiringLog(host.engine, host.options, lambda: host.metrics)
+    log = FiringLog(lambda: host.engine, host.options, lambda: host.metrics)
     try:
-        yield TimerService(host.engine, host.options, jobs=lambda: host.ledger.jobs, log=log)
+        yield TimerService(
+            lambda: host.engine, host.options, jobs=lambda: host.ledger.jobs, log=log
+        )
     finally:
         await log.close()
 

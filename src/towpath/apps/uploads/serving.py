@@ -53,7 +53,9 @@ async def open_uploads(
 
 def serving(host: Host) -> AbstractAsyncContextManager[UploadService]:
     """The service of uploads in a server."""
-    return open_uploads(host.engine, lambda: host.ledger, host.options, metrics=host.metrics)
+    return open_uploads(
+        lambda: host.engine, lambda: host.ledger, host.options, metrics=host.metrics
+    )
 
 
 def tasks(service: UploadService) -> Mapping[str, Callable[[], Awaitable[None]]]:

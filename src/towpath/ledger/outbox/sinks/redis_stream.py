@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from towpath.engine.check import whole
 from towpath.engine.engine import Engine
@@ -19,13 +19,12 @@ class RedisStreamSink:
 
     The stream keeps about the last *kept* entries, read or not. A batch is appended in one round
     trip, completely or not at all; a batch that is sent again after a timeout may be in the stream
-    twice. *engine* is an engine or a function that returns one, and raises ServerError while there
-    is none.
+    twice.
     """
 
     def __init__(
         self,
-        engine: Engine | Callable[[], Engine],
+        engine: Engine,
         stream: str = DEFAULTS.redis_stream,
         *,
         name: str = "events",
@@ -41,8 +40,7 @@ class RedisStreamSink:
             {"id": event.id, "type": event.type, "event": event.encoded()} for event in events
         ]
         try:
-            engine = self._engine if isinstance(self._engine, Engine) else self._engine()
-            await engine.publish(self._stream, entries, cap=self._kept)
+            await self._engine.publish(self._stream, entries, cap=self._kept)
         except ServerError as error:
             raise SinkUnreachable(self.name, str(error)) from error
         return [None] * len(events)
