@@ -23,7 +23,7 @@ from towpath.ledger.ledger import Ledger
 from towpath.server.run import listen, serve
 from towpath.supervise import new_loop
 from towpath.telemetry.logs import Log
-from towpath.web.auth import Door
+from towpath.web.auth import KeyMiddleware
 from towpath.web.limits import DEFAULTS, Guesses, Rates
 from towpath.web.open_requests import OpenRequests
 
@@ -40,7 +40,7 @@ def build(database: str) -> FastAPI:
     app.state.stopping = asyncio.Event()
     app.state.open_requests = OpenRequests(DEFAULTS)
     app.add_middleware(
-        Door,
+        KeyMiddleware,
         keys=ledger.keys,
         rates=Rates(0),
         requests=app.state.open_requests,

@@ -137,7 +137,7 @@ def settings_page() -> str:
         f"| {leaf.about} |\n"
         for leaf in found
     )
-    secret = [leaf for leaf in found if leaf.field.mark.secret]
+    secret = [leaf for leaf in found if leaf.field.info.secret]
     return page + SECRETS + "".join(f"| `{leaf.name}` | {_files(leaf)} |\n" for leaf in secret)
 
 

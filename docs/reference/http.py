@@ -4,7 +4,7 @@ from typing import Any
 
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
-from towpath.server.build import Parts, build
+from towpath.server.build import ServerSetup, build
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web.limits import ServerLimits
@@ -40,7 +40,7 @@ def http_page() -> str:
 
 def description() -> dict[str, Any]:
     """The description of a server that was never started."""
-    parts = Parts(
+    setup = ServerSetup(
         connect=lambda limits: Engine("redis://localhost", limits=limits),
         ledger=Ledger("sqlite:///never-opened.db"),
         limits=ServerLimits(),
@@ -48,7 +48,7 @@ def description() -> dict[str, Any]:
         log=Log(),
         version="-",
     )
-    return build(parts).openapi()
+    return build(setup).openapi()
 
 
 def _operation(name: str, operation: dict[str, Any]) -> str:

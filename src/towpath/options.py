@@ -39,7 +39,7 @@ HIDDEN = "(hidden)"
 """Shown instead of a secret."""
 
 
-class Mark(NamedTuple):
+class FieldInfo(NamedTuple):
     """Annotations of an option's type, beside its bounds."""
 
     secret: bool = False
@@ -68,17 +68,17 @@ def _variables(value: object) -> object:
     return {name: os.environ[name] for name in cast("list[str]", names) if name in os.environ}
 
 
-Secret = Annotated[str, Mark(secret=True)]
+Secret = Annotated[str, FieldInfo(secret=True)]
 """Text that is never shown: not by `repr`, not in an error, not by `towpath config`."""
-Command = Annotated[tuple[str, ...], Mark(read=_split_words)]
+Command = Annotated[tuple[str, ...], FieldInfo(read=_split_words)]
 """A program and its arguments."""
-Variables = Annotated[Mapping[str, Secret], Mark(read=_variables)]
+Variables = Annotated[Mapping[str, Secret], FieldInfo(read=_variables)]
 """Variables that are passed on; the setting has their names."""
-Allowed = Annotated[tuple[str, ...], Mark(shared="calls.allow")]
+Allowed = Annotated[tuple[str, ...], FieldInfo(shared="calls.allow")]
 """Networks, addresses and hosts that outgoing calls may reach beside public ones, from the
 settings.
 """
-Signing = Annotated[tuple[Secret, ...], Mark(shared="calls.secrets")]
+Signing = Annotated[tuple[Secret, ...], FieldInfo(shared="calls.secrets")]
 """Secrets for signing outgoing calls (`whsec_…`), from the settings, or the secret of `up`."""
 
 
@@ -96,18 +96,18 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         values = [(field, getattr(self, field.name)) for field in fields_of(type(self))]
         return [
-            (field.name, HIDDEN if field.mark.secret and value else value)
+            (field.name, HIDDEN if field.info.secret and value else value)
             for field, value in values
         ]
 
 
 class OptionField(NamedTuple):
-    """An option: its name, type and default, and the Mark of its type."""
+    """An option: its name, type and default, and the FieldInfo of its type."""
 
     name: str
     hint: Any
     default: Any
-    mark: Mark
+    info: FieldInfo
 
     def read(self, value: object) -> Any:
         """Parse *value*, from a file, a variable or a flag.
@@ -124,8 +124,8 @@ class OptionField(NamedTuple):
         """*value* in a form that msgspec converts to the type."""
         kind = _kind(self.hint)
         try:
-            if self.mark.read:
-                return self.mark.read(value)
+            if self.info.read:
+                return self.info.read(value)
             if kind is timedelta and isinstance(value, int | float | str):
                 return parse_duration(self.name, str(value))
             if kind is tuple:
@@ -134,7 +134,7 @@ class OptionField(NamedTuple):
                 return _named_values(value)
         except ValueError as error:
             rule = getattr(error, "rule", None) or str(error)
-            raise self._refusal(value, rule) from (None if self.mark.secret else error)
+            raise self._refusal(value, rule) from (None if self.info.secret else error)
         return (
             _BOOLEAN_WORDS.get(value.lower(), value)
             if kind is bool and isinstance(value, str)
@@ -148,14 +148,14 @@ class OptionField(NamedTuple):
             raise self._refusal(value, _rule(self.hint, str(error))) from None
 
     def _refusal(self, value: object, rule: str) -> InvalidOption:
-        return InvalidOption(self.name, "…" if self.mark.secret else value, rule=rule)
+        return InvalidOption(self.name, "…" if self.info.secret else value, rule=rule)
 
 
 @cache
 def fields_of(kind: type[Options]) -> tuple[OptionField, ...]:
     """The options of a class, in their order."""
     return tuple(
-        OptionField(field.name, field.type, _default(field), _merge_marks(field.type))
+        OptionField(field.name, field.type, _default(field), _merge_infos(field.type))
         for field in msgspec.structs.fields(kind)
     )
 
@@ -237,13 +237,13 @@ def _notes(hint: Any) -> Iterator[Any]:
         yield from _notes(part)
 
 
-def _merge_marks(hint: Any) -> Mark:
-    marks = [note for note in _notes(hint) if isinstance(note, Mark)]
-    return Mark(
-        secret=any(mark.secret for mark in marks),
-        read=next((mark.read for mark in marks if mark.read), None),
-        also=next((mark.also for mark in marks if mark.also), ()),
-        shared=next((mark.shared for mark in marks if mark.shared), ""),
+def _merge_infos(hint: Any) -> FieldInfo:
+    infos = [note for note in _notes(hint) if isinstance(note, FieldInfo)]
+    return FieldInfo(
+        secret=any(info.secret for info in infos),
+        read=next((info.read for info in infos if info.read), None),
+        also=next((info.also for info in infos if info.also), ()),
+        shared=next((info.shared for info in infos if info.shared), ""),
     )
 
 

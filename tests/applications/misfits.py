@@ -13,9 +13,9 @@ from towpath.ledger.database.tables import Tables
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.options import Options
 from towpath.telemetry.measures import MetricKind, MetricSpec
+from towpath.web.application_routes import ApplicationRoutes, WebhookListener
 from towpath.web.audit import not_audited
 from towpath.web.auth import scoped
-from towpath.web.mount import Mount, WebhookListener
 
 CanRead = Annotated[KeyInfo, Depends(scoped(Scope.READ))]
 
@@ -86,23 +86,23 @@ class _Body(BaseModel):
     text: str
 
 
-def _mount(path: str, endpoint: Any = _scoped, **more: Any) -> Mount:
+def _routes(path: str, endpoint: Any = _scoped, **more: Any) -> ApplicationRoutes:
     router = APIRouter()
     router.add_api_route(path, endpoint, methods=["POST"])
-    return Mount(routers=(router,), **more)
+    return ApplicationRoutes(routers=(router,), **more)
 
 
 async def _plain(_: Any) -> PlainTextResponse:
     return PlainTextResponse("open to all")
 
 
-def _around() -> Mount:
+def _around() -> ApplicationRoutes:
     router = APIRouter()
     router.add_route("/api/v1/misfit", _plain)
-    return Mount(routers=(router,))
+    return ApplicationRoutes(routers=(router,))
 
 
-def _listening(*paths: str) -> Mount:
+def _listening(*paths: str) -> ApplicationRoutes:
     async def take(_: Any, __: Any) -> Any: ...
 
     listeners = (
@@ -119,27 +119,27 @@ def _listening(*paths: str) -> Mount:
         )
         for path in paths
     )
-    return Mount(listeners=tuple(listeners))
+    return ApplicationRoutes(listeners=tuple(listeners))
 
 
-MOUNTS = {
-    "/api/v1/reviews/{id} belongs to reviews": _mount("/api/v1/reviews/{id}"),
-    "/api/v1/{any} belongs to": _mount("/api/v1/{any}"),
-    "/{rest:path} belongs to": _mount("/{rest:path}"),
-    "/livez belongs to the server": _mount("/livez"),
-    "/openapi.json belongs to the server": _mount("/openapi.json"),
-    "/api/v1/webhooks/github belongs to the server": _mount("/api/v1/webhooks/github"),
-    "/api/v1/misfit requires no scope": _mount("/api/v1/misfit", _open),
-    "/api/v1/misfit takes a body": _mount("/api/v1/misfit", _body),
-    "/api/v1/misfit declares nothing for the audit log": _mount("/api/v1/misfit", _undeclared),
+ROUTES_REFUSED = {
+    "/api/v1/reviews/{id} belongs to reviews": _routes("/api/v1/reviews/{id}"),
+    "/api/v1/{any} belongs to": _routes("/api/v1/{any}"),
+    "/{rest:path} belongs to": _routes("/{rest:path}"),
+    "/livez belongs to the server": _routes("/livez"),
+    "/openapi.json belongs to the server": _routes("/openapi.json"),
+    "/api/v1/webhooks/github belongs to the server": _routes("/api/v1/webhooks/github"),
+    "/api/v1/misfit requires no scope": _routes("/api/v1/misfit", _open),
+    "/api/v1/misfit takes a body": _routes("/api/v1/misfit", _body),
+    "/api/v1/misfit declares nothing for the audit log": _routes("/api/v1/misfit", _undeclared),
     "is not a FastAPI route": _around(),
-    "/api/v1/reviews is not one of its own paths": _mount(
+    "/api/v1/reviews is not one of its own paths": _routes(
         "/api/v1/misfit", open=("/api/v1/reviews",)
     ),
-    "OPTIONS /api/v1/reviews is not one of its own paths": _mount(
+    "OPTIONS /api/v1/reviews is not one of its own paths": _routes(
         "/api/v1/misfit", open=("OPTIONS /api/v1/reviews",)
     ),
-    "its path /api/v1/misfit requires no scope": _mount(
+    "its path /api/v1/misfit requires no scope": _routes(
         "/api/v1/misfit", _open, open=("OPTIONS /api/v1/misfit",)
     ),
     "must begin with misfit/": _listening("reviews/github"),
@@ -147,10 +147,10 @@ MOUNTS = {
 }
 
 
-def mounted(reason: str) -> Application:
+def with_routes(reason: str) -> Application:
     """One with these paths."""
-    globals()["MOUNT"] = MOUNTS[reason]
-    return application(http="MOUNT")
+    globals()["ROUTES"] = ROUTES_REFUSED[reason]
+    return application(http="ROUTES")
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ from towpath.console.exits import USAGE, exit_code
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
 from towpath.ledger.ledger import Ledger
-from towpath.server.build import Parts, build
+from towpath.server.build import ServerSetup, build
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web.limits import ServerLimits
@@ -21,7 +21,7 @@ HERE = "tests.applications"
 
 def built(*more: Application) -> Any:
     return build(
-        Parts(
+        ServerSetup(
             connect=lambda limits: Engine("redis://localhost", limits=limits),
             ledger=Ledger("sqlite:///never-opened.db"),
             limits=ServerLimits(),
@@ -87,13 +87,13 @@ NAMED_IN_REFUSAL = {
     "must begin with misfit/": r"\breviews/github .*\bmisfit/",
     "it registers github twice": r"\bgithub\b",
 }
-"""The paths and names that the refusal of each mount has to name, by its key in `misfits`."""
+"""The paths and names that the refusal of each declaration has to name, by its key in `misfits`."""
 
 
-@pytest.mark.parametrize("mount", misfits.MOUNTS)
-def test_a_mount_with_a_wrong_path_or_a_missing_declaration_is_refused(mount: str) -> None:
-    with pytest.raises(ApplicationInvalid, match=NAMED_IN_REFUSAL[mount]) as refusal:
-        built(misfits.mounted(mount))
+@pytest.mark.parametrize("routes", misfits.ROUTES_REFUSED)
+def test_routes_with_a_wrong_path_or_a_missing_declaration_are_refused(routes: str) -> None:
+    with pytest.raises(ApplicationInvalid, match=NAMED_IN_REFUSAL[routes]) as refusal:
+        built(misfits.with_routes(routes))
     assert refusal.value.application == "misfit"
 
 

@@ -100,6 +100,6 @@ def test_a_setting_is_an_option_with_a_sentence(leaf: Leaf) -> None:
 
 def test_what_is_handed_in_is_a_setting() -> None:
     owners = [leaf.owner for leaf in LEAVES.values()]
-    shared = {field.mark.shared for owner in owners for field in fields_of(owner)} - {""}
+    shared = {field.info.shared for owner in owners for field in fields_of(owner)} - {""}
     assert shared == {"calls.allow", "calls.secrets"}
     assert shared <= set(LEAVES)

@@ -14,7 +14,7 @@ from towpath.settings import Core, leaves, load
 from towpath.settings.sources import Leaf
 
 CANARY = "canary-77b0"
-SECRET = {leaf.name: leaf for leaf in leaves(groups(Core())) if leaf.field.mark.secret}
+SECRET = {leaf.name: leaf for leaf in leaves(groups(Core())) if leaf.field.info.secret}
 FITTING = {
     "url": f"redis://anna:{CANARY}@localhost",
     "database": f"postgresql://anna:{CANARY}@localhost/x",

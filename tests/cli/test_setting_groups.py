@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from towpath import Duration, seconds
 from towpath.errors import InvalidOption
-from towpath.options import Allowed, Mark, Options, Secret, Signing
+from towpath.options import Allowed, FieldInfo, Options, Secret, Signing
 from towpath.settings import Core, Groups, Settings, load
 from towpath.settings.sources import Origin, leaves_of
 
@@ -29,7 +29,7 @@ class LinksOptions(Options, frozen=True, kw_only=True):
     """Whether redirects are followed."""
     hosts: tuple[str, ...] = ()
     """Which hosts are checked."""
-    token: Annotated[Secret | None, Mark(also=("links_token",))] = None
+    token: Annotated[Secret | None, FieldInfo(also=("links_token",))] = None
     """Token for the checker."""
     secrets: Signing = ()
     allow: Allowed = ()

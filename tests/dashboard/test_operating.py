@@ -11,7 +11,7 @@ from tests.server.messaging import app_on
 from tests.server.serving import Api, RunningServer, code
 from tests.waiting import eventually
 from towpath import Engine
-from towpath.dashboard.pulse import Pulse
+from towpath.dashboard.snapshot_cache import SnapshotCache
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import ask, ask_fields
 from towpath.engine.model import NewJob, new_job
@@ -101,18 +101,18 @@ class TestThePulse:
         """Each queue is asked for once, however many pages are open."""
         for queue in ("a", "b", "c"):
             await engine.submit(queue, b"")
-        pulse = Pulse(engine)
+        snapshots = SnapshotCache(engine)
 
         def asked() -> int:
             told = str(server.ask("INFO", "commandstats"))
             return sum(map(int, re.findall(r"cmdstat_evalsha(?:_ro)?:calls=(\d+)", told)))
 
-        await Pulse(engine).now()  # the scripts are loaded
+        await SnapshotCache(engine).now()  # the scripts are loaded
         before = asked()
-        await pulse.now()
+        await snapshots.now()
         one = asked() - before
         assert one >= 3
-        other = Pulse(engine)
+        other = SnapshotCache(engine)
         found = await asyncio.gather(*(other.now() for _ in range(50)))
         assert asked() - before - one == one
         assert {counts.queues["a"].ready for counts in found} == {1}
@@ -123,10 +123,10 @@ class TestThePulse:
         """Commands inside of scripts are counted, too: nothing is scanned."""
 
         async def cost(visitors: int) -> int:
-            pulse, before = Pulse(engine), commands(server)
-            await asyncio.gather(*(pulse.now() for _ in range(visitors)))
-            await asyncio.gather(*(pulse.histories() for _ in range(visitors)))
-            while len(await pulse.histories()) < 2:
+            snapshots, before = SnapshotCache(engine), commands(server)
+            await asyncio.gather(*(snapshots.now() for _ in range(visitors)))
+            await asyncio.gather(*(snapshots.histories() for _ in range(visitors)))
+            while len(await snapshots.histories()) < 2:
                 pass  # it is being read
             return commands(server) - before
 
@@ -140,11 +140,11 @@ class TestThePulse:
         assert await cost(1) == few
 
     async def test_a_queue_that_was_made_just_now_is_found(self, engine: Engine) -> None:
-        pulse = Pulse(engine)
+        snapshots = SnapshotCache(engine)
         await engine.submit("old", b"")
-        assert "new" not in (await pulse.now()).queues
+        assert "new" not in (await snapshots.now()).queues
         await engine.submit("new", b"")
-        assert "new" in (await pulse.having("new")).queues
+        assert "new" in (await snapshots.having("new")).queues
 
     async def test_fifty_who_look_at_schedules_cost_the_store_what_one_costs(
         self, engine: Engine, server: EmbeddedServer, prepared_file_url: str
@@ -155,7 +155,7 @@ class TestThePulse:
             await engine.schedules.set(queue, "nightly", Cron("0 3 * * *"))
 
         async def cost(visitors: int) -> int:
-            app.state.pulse, before = Pulse(engine), commands(server)
+            app.state.snapshots, before = SnapshotCache(engine), commands(server)
             asked = [client.get("/ui/schedules") for _ in range(visitors)]
             pages = [answer.text for answer in await asyncio.gather(*asked)]
             assert [page.count(">nightly<") for page in pages] == [6] * visitors

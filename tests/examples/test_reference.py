@@ -55,7 +55,7 @@ def test_every_setting_and_every_secret_is_on_its_page(leaf: Leaf) -> None:
     assert f"| `{leaf.name}` |" in page
     assert all(f"`{variable}`" in page for variable in leaf.variables)
     named = [f"`{variable}_FILE`" in secrets for variable in leaf.variables]
-    assert all(named) if leaf.field.mark.secret else not any(named)
+    assert all(named) if leaf.field.info.secret else not any(named)
 
 
 @pytest.mark.parametrize("name", [*BUILT_IN, *(name[:-1] for name in BUILT_IN)])

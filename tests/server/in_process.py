@@ -15,7 +15,7 @@ from towpath.apps.application import Application, applications
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
-from towpath.server.build import Parts, build
+from towpath.server.build import ServerSetup, build
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web.limits import ServerLimits
@@ -42,7 +42,7 @@ def build_server(
         app.metrics = metrics
         return app
 
-    parts = Parts(
+    setup = ServerSetup(
         connect=lambda limits: Engine(url, limits=patience or limits),
         ledger=ledger,
         limits=ServerLimits(),
@@ -53,7 +53,7 @@ def build_server(
         options=dict(options),
         app=handlers if with_workers else None,
     )
-    return build(parts)
+    return build(setup)
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from towpath.ledger.outbox.courier import Route
 from towpath.ledger.outbox.options import OutboxOptions
 from towpath.ledger.outbox.outbox import Outbox
 from towpath.ledger.records.relay import Relay
-from towpath.server.build import Parts, build
+from towpath.server.build import ServerSetup, build
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web.limits import ServerLimits
@@ -53,7 +53,7 @@ async def told(client: httpx.AsyncClient) -> dict[str, Any]:
 def all_of_it(server: EmbeddedServer, ledger: Ledger) -> FastAPI:
     """A server with all that one has in the background."""
     return build(
-        Parts(
+        ServerSetup(
             connect=lambda limits: Engine(server.url, limits=limits),
             ledger=ledger,
             limits=ServerLimits(),

@@ -73,7 +73,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     handlers: str | None = None
     """`(options) -> Consumers`: the handlers and schedules that run beside the server."""
     http: str | None = None
-    """A `Mount`: its routes, tags, open paths and webhooks."""
+    """An `ApplicationRoutes`: its routes, tags, open paths and webhooks."""
     tools: str | None = None
     """A `Tools`: what coding agents may do with it over MCP."""
     pages: str | None = None
@@ -90,8 +90,9 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     """The kinds of calls that it signs, each with a secret of its own: see `towpath secret`."""
     probe: str | None = None
     """`async (service) -> None`: for `/readyz`; raises an error if the application is not ready."""
-    own: str | None = None
-    """`(options, Own) -> options`: fills options that are not set from what `towpath up` starts."""
+    bundled: str | None = None
+    """`(options, BundledServices) -> options`: fills options that are not set from what
+    `towpath up` starts."""
     facts: str | None = None
     """`(options) -> {name: StartFact}`: what the server prints when it starts."""
 
@@ -107,9 +108,9 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
 
         return named_by_setting(self.name, self.options)
 
-    def with_own(self, options: Options, own: Own | None) -> Options:
+    def with_bundled(self, options: Options, bundled: BundledServices | None) -> Options:
         """Returns *options*, filled from what `towpath up` starts, if that is what runs."""
-        return self.load(self.own)(options, own) if self.own and own else options
+        return self.load(self.bundled)(options, bundled) if self.bundled and bundled else options
 
     def behaviours(self) -> Mapping[str, QueueOptions]:
         """Returns the options of its queues, by name or prefix (`timers.*`)."""
@@ -130,7 +131,7 @@ class StartFact(NamedTuple):
     without: str
 
 
-class OwnObjects(NamedTuple):
+class BundledObjectStore(NamedTuple):
     """The object store that `towpath up --objects` starts; it speaks S3."""
 
     url: str
@@ -138,11 +139,11 @@ class OwnObjects(NamedTuple):
     secret_key: str
 
 
-class Own(NamedTuple):
+class BundledServices(NamedTuple):
     """What `towpath up` starts or sets up: a data directory, and an object store with --objects."""
 
     data: Path
-    objects: OwnObjects | None = None
+    objects: BundledObjectStore | None = None
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):

@@ -85,7 +85,7 @@ def shown_of(settings: Settings, leaf: Leaf) -> str:
     """The value of a setting as in a settings file; hides secrets."""
     if leaf.name == "url":
         return settings.shown
-    return shown(settings.value(leaf.name), hidden=leaf.field.mark.secret)
+    return shown(settings.value(leaf.name), hidden=leaf.field.info.secret)
 
 
 def shown(value: object, *, hidden: bool = False) -> str:

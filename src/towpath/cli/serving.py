@@ -15,7 +15,13 @@ from socket import socket
 from typing import Any, NamedTuple
 
 from towpath.app.app import Towpath
-from towpath.apps.application import Own, OwnObjects, StartFact, applications, tables_of
+from towpath.apps.application import (
+    BundledObjectStore,
+    BundledServices,
+    StartFact,
+    applications,
+    tables_of,
+)
 from towpath.calls.errors import SecretInvalid
 from towpath.calls.signature import check_secret, new_secret
 from towpath.cli.keys import SIGNING
@@ -32,7 +38,7 @@ from towpath.files import PRIVATE, FileDamaged, durable_file, kept_file, replace
 from towpath.ledger.keys.key import Scope
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.options import OutboxOptions
-from towpath.server.build import Parts, build
+from towpath.server.build import ServerSetup, build
 from towpath.server.run import is_local, listen, serve, url_of
 from towpath.settings import Settings, load
 from towpath.supervise import Background, new_loop
@@ -80,16 +86,18 @@ def serve_alone(session: Session, flags: Mapping[str, Any], log: Mapping[str, An
                 settings,
                 server.url,
                 settings.database or f"sqlite:///{file}",
-                own=_own(data, objects),
+                bundled=_bundled_services(data, objects),
             )
             _run(_serve_with_stores(serving, [store for store in (server, objects) if store], sock))
 
 
-def _own(data: Path, objects: EmbeddedObjects | None) -> Own:
+def _bundled_services(data: Path, objects: EmbeddedObjects | None) -> BundledServices:
     """What applications may use: the data directory, and the object store if there is one."""
     if objects is None:
-        return Own(data)
-    return Own(data, OwnObjects(objects.url, objects.access_key, objects.secret_key))
+        return BundledServices(data)
+    return BundledServices(
+        data, BundledObjectStore(objects.url, objects.access_key, objects.secret_key)
+    )
 
 
 def _run(serving: Coroutine[Any, Any, None]) -> None:
@@ -198,18 +206,18 @@ class _Serving:
         url: str,
         database: str,
         *,
-        own: Own | None = None,
+        bundled: BundledServices | None = None,
     ) -> None:
-        data = own.data if own else None
+        data = bundled.data if bundled else None
         if not settings.calls.secrets and data is not None:
             settings = settings.signing_with((kept_secret(data / SIGNING),))
         self._out, self._settings, self._url = session.out, settings, url
         self._database, self._data = database, data
-        self._objects = own.objects.url if own and own.objects else None
+        self._objects = bundled.objects.url if bundled and bundled.objects else None
         self._metrics, self._limits = Metrics(), settings.of(ServerLimits)
         self._applications = applications(settings.applications)
         self._options = {
-            application.name: application.with_own(settings.of(application.options), own)
+            application.name: application.with_bundled(settings.of(application.options), bundled)
             for application in self._applications
         }
         self._outbox = settings.of(OutboxOptions)
@@ -222,7 +230,7 @@ class _Serving:
         """Serve on *sock* until a signal comes."""
         log = Log()
         await self._prepare()
-        parts = Parts(
+        setup = ServerSetup(
             connect=self._engine,
             ledger=self._ledger,
             limits=self._limits,
@@ -234,7 +242,7 @@ class _Serving:
             outbox=self._outbox,
             app=self._app,
         )
-        app = build(parts)
+        app = build(setup)
         app.state.frame.compile_first()
         # Files are written before /readyz answers, so that a waiting script finds them. For a
         # terminal, secrets are created last: otherwise they would be lost if the start failed.

@@ -15,7 +15,7 @@ from sse_starlette import EventSourceResponse
 from towpath.app.jobs import AllJobs
 from towpath.clock import instant, parse_duration, seconds, wall_ms
 from towpath.dashboard.charts import SPANS, Charts, charts
-from towpath.dashboard.pulse import Pulse, Snapshot, changes, mark_of
+from towpath.dashboard.snapshot_cache import Snapshot, SnapshotCache, changes, mark_of
 from towpath.engine.diagnosis import examine
 from towpath.engine.durability import ServerFacts
 from towpath.engine.engine import Engine
@@ -28,6 +28,7 @@ from towpath.errors import TowpathError
 from towpath.ids import QueueName, queue_name
 from towpath.ledger.keys.key import KeyInfo
 from towpath.web.auth import CanRead
+from towpath.web.dependencies import TheEngine, TheJobs, readable
 from towpath.web.fields import PAGES, Id, Queue
 from towpath.web.pages import (
     HEADERS,
@@ -37,7 +38,6 @@ from towpath.web.pages import (
     ThePage,
     refuse_unknown,
 )
-from towpath.web.parts import TheEngine, TheJobs, readable
 from towpath.web.problems import Refused
 from towpath.web.streams import begun, refuse_if_full, stream
 
@@ -54,8 +54,8 @@ Text = Annotated[str, Query(max_length=512)]
 After = Annotated[str, Query(max_length=2048)]
 
 
-def pulse_of(request: Request) -> Pulse:
-    return request.app.state.pulse
+def snapshots_of(request: Request) -> SnapshotCache:
+    return request.app.state.snapshots
 
 
 # ── all queues ───────────────────────────────────────────────────────────────────────────
@@ -63,10 +63,13 @@ def pulse_of(request: Request) -> Pulse:
 
 async def overview(page: DashboardPage, key: KeyInfo, request: Request) -> Response:
     """All queues, the durability of Redis, and the findings of its checks."""
-    pulse, engine = pulse_of(request), request.app.state.engine
+    snapshots, engine = snapshots_of(request), request.app.state.engine
     # At the same time: the reader waits for the slowest of the four, not for each.
     snapshot, known, found, facts = await asyncio.gather(
-        pulse.now(), pulse.histories(), _findings(pulse, request, key), _facts(engine, key)
+        snapshots.now(),
+        snapshots.histories(),
+        _findings(snapshots, request, key),
+        _facts(engine, key),
     )
     seen = snapshot.seen_by(key)
     return page.show(
@@ -74,7 +77,7 @@ async def overview(page: DashboardPage, key: KeyInfo, request: Request) -> Respo
         queues=seen,
         unreadable=snapshot.unreadable_by(key),
         rates=snapshot.rates,
-        past=await _overview_charts(pulse, known, seen),
+        past=await _overview_charts(snapshots, known, seen),
         findings=found,
         facts=facts,
         sums={name: sum(getattr(counts, name) for counts in seen.values()) for name in _COUNTED},
@@ -95,7 +98,7 @@ async def _require_readable(
 
 
 async def _overview_charts(
-    pulse: Pulse, known: Mapping[str, History], seen: Collection[str]
+    snapshots: SnapshotCache, known: Mapping[str, History], seen: Collection[str]
 ) -> Charts | None:
     """The charts of the last hour of all *seen* queues; None while the histories are being read."""
     names = tuple(name for name in known if name in seen)
@@ -104,7 +107,7 @@ async def _overview_charts(
         whole = summed(known[name] for name in names)
         return charts(whole) if whole else None
 
-    return await pulse.shared(("past", names), drawn, lasts=_DRAWN_EVERY)
+    return await snapshots.shared(("past", names), drawn, lasts=_DRAWN_EVERY)
 
 
 _COUNTED = ("ready", "leased", "delayed", "waiting", "dead")
@@ -119,14 +122,14 @@ async def _facts(engine: Engine, key: KeyInfo) -> ServerFacts | None:
     return None
 
 
-async def _findings(pulse: Pulse, request: Request, key: KeyInfo) -> list[Finding]:
+async def _findings(snapshots: SnapshotCache, request: Request, key: KeyInfo) -> list[Finding]:
     """Findings of the checks that are not OK. They are about all queues, so only for keys that
     cover all.
     """
     if "*" not in key.queues:
         return []
     state = request.app.state
-    found = await pulse.shared("doctor", lambda: _examine(state.engine), lasts=_EXAMINED_EVERY)
+    found = await snapshots.shared("doctor", lambda: _examine(state.engine), lasts=_EXAMINED_EVERY)
     found = [*found, *of_records(await state.elsewhere.find())]
     return [finding for finding in found if finding.verdict is not Grade.OK]
 
@@ -148,7 +151,7 @@ async def live(
 ) -> EventSourceResponse:
     """Notify an open page when what it shows has changed."""
     refuse_if_full(request)
-    events = await begun(changes(pulse_of(request), request, key, queue, mark))
+    events = await begun(changes(snapshots_of(request), request, key, queue, mark))
     return await stream(events, request)
 
 
@@ -242,12 +245,12 @@ async def queue_page(
     after: After = "",
 ) -> Response:
     """One queue: its counts now and over time, and its jobs in one state."""
-    pulse, name = pulse_of(request), queue_name(queue)
+    snapshots, name = snapshots_of(request), queue_name(queue)
     wanted = Filter(lane, handler, text, older)
-    snapshot = await pulse.having(name)
+    snapshot = await snapshots.having(name)
     await _require_readable(engine, key, name, snapshot)
     refuse_others({"state": (state, STATES), "last": (last, SPANS)})
-    found = await pulse.shared(
+    found = await snapshots.shared(
         (snapshot.at, name, state, wanted, after),
         lambda: walk(jobs, name, State(state), wanted, after),
     )
@@ -255,10 +258,10 @@ async def queue_page(
         "queue.html",
         queue=name,
         counts=snapshot.queues[name],
-        kept_by_end=await _kept_by_end(pulse, engine, name, snapshot.queues[name]),
+        kept_by_end=await _kept_by_end(snapshots, engine, name, snapshot.queues[name]),
         rates=snapshot.rates.get(name, {}),
-        options=await pulse.shared((name, "options"), lambda: engine.queues.options(name)),
-        past=await _queue_charts(pulse, engine, name, last),
+        options=await snapshots.shared((name, "options"), lambda: engine.queues.options(name)),
+        past=await _queue_charts(snapshots, engine, name, last),
         spans={name: name == last for name in SPANS},
         state=state,
         states=STATES,
@@ -293,7 +296,7 @@ class KeptCount(NamedTuple):
 
 
 async def _kept_by_end(
-    pulse: Pulse, engine: Engine, queue: str, counts: Counts
+    snapshots: SnapshotCache, engine: Engine, queue: str, counts: Counts
 ) -> dict[str, KeptCount]:
     """The numbers of kept done and cancelled jobs. Redis counts both together. If they are few,
     the cancelled ones are listed; otherwise the totals of the queue are upper limits.
@@ -303,7 +306,7 @@ async def _kept_by_end(
     if sum(most.values()) == counts.kept:
         return {state: KeptCount(number, True) for state, number in most.items()}
     if counts.kept < LARGEST_PAGE:
-        found = await pulse.shared(
+        found = await snapshots.shared(
             (queue, "cancelled", counts.kept, counts.totals["cancelled"]),
             lambda: engine.inspect.list(queue, State.CANCELLED, size=LARGEST_PAGE),
             lasts=_DRAWN_EVERY,
@@ -324,11 +327,11 @@ def refuse_others(asked: Mapping[str, tuple[str, Collection[str]]]) -> None:
             raise Refused(422, "invalid_input", f"{what} must be one of {', '.join(known)}")
 
 
-async def _queue_charts(pulse: Pulse, engine: Engine, queue: str, last: str) -> Charts:
+async def _queue_charts(snapshots: SnapshotCache, engine: Engine, queue: str, last: str) -> Charts:
     async def drawn() -> Charts:
         return charts(await engine.inspect.history(queue, last=SPANS[last]))
 
-    return await pulse.shared((queue, "past", last), drawn, lasts=_DRAWN_EVERY)
+    return await snapshots.shared((queue, "past", last), drawn, lasts=_DRAWN_EVERY)
 
 
 async def _heads(engine: Engine, queue: str, jobs: Iterable[JobInfo]) -> dict[str, Lane]:
@@ -353,7 +356,7 @@ async def job_page(
     key: CanRead,
 ) -> Response:
     """One job: its content, its history, and why it is not running."""
-    ref, snapshot = job_ref(queue, id), await pulse_of(request).now()
+    ref, snapshot = job_ref(queue, id), await snapshots_of(request).now()
     whole = await jobs.get(ref)
     job = readable(request, key, whole)
     why, position = await jobs.explain(ref)
@@ -459,19 +462,19 @@ async def dead_page(
     after: After = "",
 ) -> Response:
     """The queues with dead jobs, and the dead jobs of one queue by error group."""
-    pulse = pulse_of(request)
-    snapshot = await pulse.having(queue) if queue else await pulse.now()
+    snapshots = snapshots_of(request)
+    snapshot = await snapshots.having(queue) if queue else await snapshots.now()
     having = {name: counts.dead for name, counts in snapshot.seen_by(key).items() if counts.dead}
     found, groups = JobsFound([], None, 0), ErrorGroups([], 0)
     chosen = queue or max(having, key=having.__getitem__, default="")
     if chosen:
         name = queue_name(chosen)
         await _require_readable(engine, key, name, snapshot)
-        found = await pulse.shared(
+        found = await snapshots.shared(
             (snapshot.at, name, "dead", text, group, after),
             lambda: _list_dead(jobs, name, text, group, after),
         )
-        groups = await pulse.shared(
+        groups = await snapshots.shared(
             (snapshot.at, name, "groups"), lambda: engine.inspect.dead_groups(name)
         )
     return page.show(

@@ -8,14 +8,14 @@ from fastapi import APIRouter, Query, Request, Response
 
 from towpath.clock import instant, wall_ms
 from towpath.dashboard.charts import WINDOWS, coming
-from towpath.dashboard.engine_pages import After, Text, pulse_of, refuse_others
-from towpath.dashboard.pulse import mark_of
+from towpath.dashboard.engine_pages import After, Text, refuse_others, snapshots_of
+from towpath.dashboard.snapshot_cache import mark_of
 from towpath.ledger.keys.key import Scope
 from towpath.ledger.ledger import Ledger
 from towpath.web.auth import CanAdmin, CanRead, require_all_queues
+from towpath.web.dependencies import TheEngine
 from towpath.web.fields import PAGES
 from towpath.web.pages import PageRoute, ThePage
-from towpath.web.parts import TheEngine
 
 router = APIRouter(prefix=PAGES.rstrip("/"), route_class=PageRoute, include_in_schema=False)
 
@@ -35,10 +35,10 @@ async def schedules_page(
 ) -> Response:
     """Schedules with their last firings, and the next ones on a time line."""
     refuse_others({"within": (within, WINDOWS)})
-    pulse = pulse_of(request)
-    snapshot = await pulse.now()
+    snapshots = snapshots_of(request)
+    snapshot = await snapshots.now()
     names = tuple(snapshot.seen_by(key))
-    found = await pulse.shared(
+    found = await snapshots.shared(
         (snapshot.at, "schedules", names, after),
         lambda: engine.schedules.list(queues=names, after=after or None, size=100),
     )
@@ -58,7 +58,7 @@ async def workers_page(
     page: ThePage, request: Request, engine: TheEngine, key: CanRead
 ) -> Response:
     """The live workers, with their hosts and jobs."""
-    workers = await pulse_of(request).shared("workers", engine.workers.list)
+    workers = await snapshots_of(request).shared("workers", engine.workers.list)
     found = [
         (name, since, doing, [queue for queue in doing.queues if key.covers(queue)])
         for name, since, doing in workers

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from towpath.app.jobs import AllJobs
-from towpath.dashboard.engine_pages import LOOKED_AT_MOST, STATES, pulse_of
+from towpath.dashboard.engine_pages import LOOKED_AT_MOST, STATES, snapshots_of
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import LARGEST_PAGE, Counts, Lane
 from towpath.engine.model import JobInfo, job_ref
@@ -24,9 +24,9 @@ from towpath.engine.states import State
 from towpath.errors import InvalidName, InvalidOption, JobNotFound, closest_name
 from towpath.ledger.keys.key import KeyInfo
 from towpath.web.auth import CanRead
+from towpath.web.dependencies import TheEngine, TheJobs
 from towpath.web.fields import PAGES
 from towpath.web.pages import PageRoute, ThePage
-from towpath.web.parts import TheEngine, TheJobs
 from towpath.web.problems import Refused
 
 router = APIRouter(prefix=PAGES.rstrip("/"), route_class=PageRoute, include_in_schema=False)
@@ -80,7 +80,7 @@ async def search_page(
     if by not in KINDS:
         raise Refused(422, "invalid_input", f"by must be one of {', '.join(filter(None, KINDS))}")
     text = q.strip()
-    seen = (await pulse_of(request).now()).seen_by(key) if text else {}
+    seen = (await snapshots_of(request).now()).seen_by(key) if text else {}
     asked = (by,) if by else tuple(KINDS)
     found = await _jobs_of(jobs, seen, text, key) if "id" in asked and text else []
     if len(found) == 1:

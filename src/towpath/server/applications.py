@@ -30,12 +30,12 @@ from towpath.ledger.errors import LedgerError
 from towpath.supervise import Background
 from towpath.telemetry.logs import Log
 from towpath.web import problems
+from towpath.web.application_routes import SHARED, ApplicationRoutes, Listening, path_of, router_of
 from towpath.web.audit import must_declare
 from towpath.web.auth import has_scope
 from towpath.web.bodies import BodyRoute, Deliveries
 from towpath.web.fields import PAGES
 from towpath.web.limits import ServerLimits
-from towpath.web.mount import SHARED, Listening, Mount, path_of, router_of
 from towpath.web.pages import Pages
 from towpath.web.tools import PATH as TOOLS
 from towpath.worker.worker import Worker
@@ -50,7 +50,7 @@ class Mounted(msgspec.Struct, frozen=True):
 
     application: Application
     options: Any
-    mount: Mount
+    routes: ApplicationRoutes
     consumers: Consumers | None
     pages: Pages | None = None
 
@@ -67,14 +67,14 @@ class Mounted(msgspec.Struct, frozen=True):
             problems.STATUSES.setdefault(kind, answered.status)
         with application.named_by_setting():
             consumers = load(application.handlers)(options) if application.handlers else None
-        mount, pages = load(application.http, Mount()), load(application.pages)
-        return cls(application, options, mount, consumers, pages)
+        routes, pages = load(application.http, ApplicationRoutes()), load(application.pages)
+        return cls(application, options, routes, consumers, pages)
 
     @property
     def listening(self) -> list[Listening]:
         return [
             Listening(self.application.name, listener, getattr(self.options, listener.secrets))
-            for listener in self.mount.listeners
+            for listener in self.routes.listeners
         ]
 
 
@@ -90,7 +90,7 @@ class Applications:
             for application in applications
         ]
         self.listening = [one for mounted in self.mounted for one in mounted.listening]
-        self.open = {path for mounted in self.mounted for path in mounted.mount.open}
+        self.open = {path for mounted in self.mounted for path in mounted.routes.open}
         self.webhooks = {
             path_of(listening.listener): listening.listener for listening in self.listening
         }
@@ -102,18 +102,18 @@ class Applications:
         self.schemas = {
             name: schema
             for mounted in self.mounted
-            for name, schema in mounted.mount.schemas.items()
+            for name, schema in mounted.routes.schemas.items()
         }
         self.origins: dict[str, Sequence[str]] = {
             path: origins
             for mounted in self.mounted
-            for path, option in mounted.mount.origins.items()
+            for path, option in mounted.routes.origins.items()
             if (origins := getattr(mounted.options, option))
         }
         self.credentials = {
             prefix: (mounted.application.name, check)
             for mounted in self.mounted
-            for prefix, check in mounted.mount.credentials.items()
+            for prefix, check in mounted.routes.credentials.items()
         }
         self.pages = {
             mounted.application.name: mounted.pages for mounted in self.mounted if mounted.pages
@@ -124,7 +124,7 @@ class Applications:
         self.tags = [
             {"name": name, "description": about}
             for mounted in self.mounted
-            for name, about in mounted.mount.tags.items()
+            for name, about in mounted.routes.tags.items()
         ]
         self.metric_queues = {
             spec.name.removesuffix("_total"): next(iter(mounted.application.behaviours()), "")
@@ -155,18 +155,18 @@ class Applications:
         for router in own:
             _claim(claimed, "the server", _routes("server", router), open=open)
         for mounted in self.mounted:
-            name, mount = mounted.application.name, mounted.mount
-            routes = [route for router in mount.routers for route in _routes(name, router)]
-            _claim(claimed, name, routes, open=mount.open)
-            if strange := set(mount.open).difference(*map(_names, routes)):
+            name, theirs = mounted.application.name, mounted.routes
+            routes = [route for router in theirs.routers for route in _routes(name, router)]
+            _claim(claimed, name, routes, open=theirs.open)
+            if strange := set(theirs.open).difference(*map(_names, routes)):
                 raise ApplicationInvalid(
                     name, f"{strange.pop()} is not one of its own paths, so it can't be open"
                 )
-            _require_own_webhooks(name, [each.path for each in mount.listeners])
+            _require_own_webhooks(name, [each.path for each in theirs.listeners])
             _claim(claimed, name, _own_pages(name, mounted.pages), open=())
-        mounts = [mounted.mount for mounted in self.mounted]
-        often = [router for theirs in mounts for router in theirs.routers[: theirs.first]]
-        routers = [router for theirs in mounts for router in theirs.routers[theirs.first :]]
+        declared = [mounted.routes for mounted in self.mounted]
+        often = [router for theirs in declared for router in theirs.routers[: theirs.first]]
+        routers = [router for theirs in declared for router in theirs.routers[theirs.first :]]
         # Paths with most requests come first: routers are matched one after the other.
         shown = [pages.router for pages in self.pages.values()]
         return [*often, *routers[:1], *own[:1], webhooks, *routers[1:], *own[1:], *shown]
@@ -175,7 +175,7 @@ class Applications:
         sizes = {
             f"{mounted.application.name}.{each.largest}": getattr(mounted.options, each.largest)
             for mounted in self.mounted
-            for each in mounted.mount.listeners
+            for each in mounted.routes.listeners
             if each.largest
         }
         largest = max(sizes, key=lambda name: sizes[name], default="http.body")

@@ -1,4 +1,4 @@
-"""The composition root: builds a server from its parts."""
+"""The composition root: builds a server from its setup."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from towpath.calls.errors import CallRefused
 from towpath.calls.guard import parse_target
 from towpath.calls.signature import OUTBOX, derived
 from towpath.clock import seconds
-from towpath.dashboard import doors, engine_pages, operator_pages, searching
-from towpath.dashboard.pulse import Pulse
+from towpath.dashboard import engine_pages, operator_pages, public_routes, searching
+from towpath.dashboard.snapshot_cache import SnapshotCache
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
@@ -45,11 +45,11 @@ from towpath.supervise import Background
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web import problems
+from towpath.web.application_routes import CrossOrigin, scheme_of
 from towpath.web.audit import Auditor
-from towpath.web.auth import HEALTH, CredentialCheck, Door
+from towpath.web.auth import HEALTH, CredentialCheck, KeyMiddleware
 from towpath.web.bodies import Bodies
 from towpath.web.limits import Guesses, Rates, ServerLimits
-from towpath.web.mount import CrossOrigin, scheme_of
 from towpath.web.open_requests import OpenRequests
 from towpath.web.problems import Problem
 from towpath.web.tools import PATH as TOOLS
@@ -57,8 +57,8 @@ from towpath.web.tools import ToolsPath
 from towpath.worker.schedules import DeclaredSchedules, keep_firing
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a server."""
+class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server is built from."""
 
     connect: Callable[[Limits], Engine]
     ledger: Ledger
@@ -75,39 +75,39 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """Creates the app whose handlers run in the server; None = they run elsewhere."""
 
 
-def build(parts: Parts) -> FastAPI:
+def build(setup: ServerSetup) -> FastAPI:
     """The server as an ASGI application. It connects when it starts, and also serves while Redis or
     the database is unreachable.
 
     Raises ApplicationInvalid and InvalidOption for an application that can't run, and what `Sinks`
     raises.
     """
-    mounted = Applications(parts.applications, parts.options)
+    mounted = Applications(setup.applications, setup.options)
     app = FastAPI(
         title="Towpath",
-        version=parts.version,
+        version=setup.version,
         summary="A job queue for work that must be done once, in order and on time.",
-        lifespan=_make_lifespan(parts, mounted),
+        lifespan=_make_lifespan(setup, mounted),
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
-    _share(app, parts, mounted)
-    doors.install(app, mounted.pages)
+    _share(app, setup, mounted)
+    public_routes.install(app, mounted.pages)
     problems.install(app)
     app.add_middleware(
-        Door,
-        keys=parts.ledger.keys,
+        KeyMiddleware,
+        keys=setup.ledger.keys,
         rates=app.state.rates,
         requests=app.state.open_requests,
         guesses=app.state.guesses,
         open=OPEN | mounted.open,
         signed=set(mounted.webhooks),
-        pages=doors.OPEN,
-        visits=app.state.visits,
-        audit=Auditor(parts.ledger, parts.log),
-        unknown=doors.Unknown(app.state.frame),
+        pages=public_routes.OPEN,
+        login_sessions=app.state.login_sessions,
+        audit=Auditor(setup.ledger, setup.log),
+        login_page=public_routes.LoginPage(app.state.frame),
         credentials=_credentials(app, mounted),
     )
     if mounted.origins:
@@ -115,9 +115,12 @@ def build(parts: Parts) -> FastAPI:
     own = [
         work.router, jobs.router, queues.router, queues.events_router, schedules.router,
         operating.router, health.router, engine_pages.router, operator_pages.router,
-        searching.router, doors.router,
+        searching.router, public_routes.router,
     ]  # fmt: skip
-    for router in [*mounted.routers(own, open=OPEN, limits=parts.limits), doors.rest]:
+    for router in [
+        *mounted.routers(own, open=OPEN, limits=setup.limits),
+        public_routes.fallback_router,
+    ]:
         # `include_router` would match each request twice: against the router and its route.
         app.router.routes.extend(router.routes)
     if mounted.tools:
@@ -135,24 +138,24 @@ def _credentials(app: FastAPI, mounted: Applications) -> dict[str, CredentialChe
     return {prefix: with_service(*found) for prefix, found in mounted.credentials.items()}
 
 
-def _share(app: FastAPI, parts: Parts, mounted: Applications) -> None:
+def _share(app: FastAPI, setup: ServerSetup, mounted: Applications) -> None:
     """Put the shared parts into `app.state`, where dependencies find them."""
-    app.state.ledger = parts.ledger
-    app.state.metrics = parts.metrics
+    app.state.ledger = setup.ledger
+    app.state.metrics = setup.metrics
     app.state.metric_queues = mounted.metric_queues
     app.state.probes = mounted.probes
     app.state.raw = mounted.raw
     app.state.webhooks = mounted.configured_webhooks
-    app.state.bodies = Bodies(parts.limits)
-    app.state.open_requests = OpenRequests(parts.limits)
-    app.state.rates = Rates(parts.limits.rate, parts.limits.credential_share)
-    app.state.guesses = Guesses(parts.limits.guesses)
-    app.state.limits = parts.limits
+    app.state.bodies = Bodies(setup.limits)
+    app.state.open_requests = OpenRequests(setup.limits)
+    app.state.rates = Rates(setup.limits.rate, setup.limits.credential_share)
+    app.state.guesses = Guesses(setup.limits.guesses)
+    app.state.limits = setup.limits
     app.state.stopping = asyncio.Event()
-    app.state.tools = ToolsPath(mounted.tools, version=parts.version, limits=parts.limits)
+    app.state.tools = ToolsPath(mounted.tools, version=setup.version, limits=setup.limits)
 
 
-OPEN = HEALTH | doors.OPEN
+OPEN = HEALTH | public_routes.OPEN
 """Paths of the server that need no key."""
 
 
@@ -162,33 +165,33 @@ LIMITS = Limits(answer=seconds(1), give_up=seconds(1.5), channels=16)
 
 
 def _make_lifespan(
-    parts: Parts, mounted: Applications
+    setup: ServerSetup, mounted: Applications
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Returns the lifespan of the server: connections, services, tasks and workers. Raises what
     `Sinks` raises.
     """
-    sinks = Sinks(parts.outbox)
+    sinks = Sinks(setup.outbox)
 
     def connect() -> Engine:
         # Serve what needs no Redis while it is unreachable; readiness and the log report it.
-        return parts.connect(LIMITS).tolerant()
+        return setup.connect(LIMITS).tolerant()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncGenerator[None]:
-        async with Backend(connect, ledger=parts.ledger, log=parts.log) as backend:
+        async with Backend(connect, ledger=setup.ledger, log=setup.log) as backend:
             engine = app.state.engine = backend.engine
             app.state.jobs = AllJobs(engine, backend.open_ledger)
-            app.state.pulse = Pulse(engine)
-            app.state.elsewhere = RecordsElsewhere(engine, parts.ledger, parts.log)
-            parts.metrics.watch(QueueReadings(engine).read, place=PLACE)
+            app.state.snapshots = SnapshotCache(engine)
+            app.state.elsewhere = RecordsElsewhere(engine, setup.ledger, setup.log)
+            setup.metrics.watch(QueueReadings(engine).read, place=PLACE)
             async with (
                 # Entered first and left last: events of handlers that stop are sent as well.
-                sinks.sending(parts.ledger, engine, log=parts.log, metrics=parts.metrics),
+                sinks.sending(setup.ledger, engine, log=setup.log, metrics=setup.metrics),
                 mounted.running(
-                    engine=engine, ledger=parts.ledger, metrics=parts.metrics, log=parts.log
+                    engine=engine, ledger=setup.ledger, metrics=setup.metrics, log=setup.log
                 ) as app.state.services,
-                working(parts.app, mounted.consumers, grace=parts.limits.grace, log=parts.log),
-                _fire_schedules(engine, parts.log, parts.metrics),
+                working(setup.app, mounted.consumers, grace=setup.limits.grace, log=setup.log),
+                _fire_schedules(engine, setup.log, setup.metrics),
             ):
                 app.state.open_requests.start()
                 try:

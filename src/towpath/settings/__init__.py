@@ -29,7 +29,7 @@ from towpath.engine.submit_timeout import GIVE_UP_AFTER, check_submit_timeout
 from towpath.engine.tls import Tls
 from towpath.engine.url import ServerUrl, parse_url
 from towpath.errors import InvalidInput, InvalidOption
-from towpath.options import Mark, Options, Secret, fields_of
+from towpath.options import FieldInfo, Options, Secret, fields_of
 from towpath.settings.sources import UNSAID, Leaf, Origin, SettingSources, find_file, leaves_of
 from towpath.telemetry.options import LogOptions
 from towpath.worker.options import WorkerOptions
@@ -63,16 +63,16 @@ class CallsOptions(Options, frozen=True, kw_only=True):
 class Core(Options, frozen=True, kw_only=True):
     """The settings that every installation has; a field with its own options is a group."""
 
-    url: Annotated[Secret, Mark(also=("REDIS_URL",))] = "redis://localhost:6379"
+    url: Annotated[Secret, FieldInfo(also=("REDIS_URL",))] = "redis://localhost:6379"
     """URL of the server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://."""
     username: str | None = None
     """User name for the server; overrides the one in the URL."""
     password: Secret | None = None
     """Password for the server; overrides the one in the URL."""
     tls: Tls = Tls()
-    database: Annotated[Secret | None, Mark(also=("DATABASE_URL",))] = None
+    database: Annotated[Secret | None, FieldInfo(also=("DATABASE_URL",))] = None
     """URL of the ledger: sqlite:///path/to/file.db or postgresql://user@host/name."""
-    durability: Annotated[str | None, Mark(read=_durability)] = None
+    durability: Annotated[str | None, FieldInfo(read=_durability)] = None
     """The server's durability class, if it does not report one: memory, second, disk."""
     timeout: Duration = seconds(5)
     """How long a command waits for the server; workers wait without a limit."""
@@ -131,13 +131,13 @@ class _Said(NamedTuple):
 class Settings(Core, frozen=True, kw_only=True):
     """All settings, as `load` returns them."""
 
-    said: Annotated[Any, Mark(secret=True)] = _Said({}, {}, {})
+    said: Annotated[Any, FieldInfo(secret=True)] = _Said({}, {}, {})
 
     def of(self, kind: type[_Kind]) -> _Kind:
         """The options of the group of *kind*. Raises InvalidOption, which names the setting."""
         name = next(name for name, found in self.said.groups.items() if found() is kind)
         own = {leaf.field.name: self.value(leaf.name) for leaf in leaves_of(kind, name)}
-        shared = {field.name: field.mark.shared for field in fields_of(kind) if field.mark.shared}
+        shared = {field.name: field.info.shared for field in fields_of(kind) if field.info.shared}
         with named_by_setting(name, kind):
             return kind(**own, **{name: self.value(place) for name, place in shared.items()})
 
@@ -283,7 +283,7 @@ def named_by_setting(group: str, kind: type[Options]) -> Generator[None]:
         field = next((option for option in fields_of(kind) if option.name == error.option), None)
         if field is None:
             raise
-        name = field.mark.shared or f"{group}.{field.name}"
-        if not field.mark.secret or error.value == "none":
+        name = field.info.shared or f"{group}.{field.name}"
+        if not field.info.secret or error.value == "none":
             raise InvalidOption(name, error.value, rule=error.rule) from error
         raise InvalidOption(name, "…", rule=error.rule) from None

@@ -47,13 +47,13 @@ class Leaf(NamedTuple):
         """The variables that set it; the first one that is set decides. For secrets, each also
         has a form with `_FILE`.
         """
-        also = (other if other.isupper() else variable_of(other) for other in self.field.mark.also)
+        also = (other if other.isupper() else variable_of(other) for other in self.field.info.also)
         return (variable_of(self.name), *also)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Its names in a settings file."""
-        return (self.name, *(other for other in self.field.mark.also if not other.isupper()))
+        return (self.name, *(other for other in self.field.info.also if not other.isupper()))
 
 
 def leaves_of(kind: type[Options], group: str = "") -> Iterator[Leaf]:
@@ -62,7 +62,7 @@ def leaves_of(kind: type[Options], group: str = "") -> Iterator[Leaf]:
         name = f"{group}.{field.name}" if group else field.name
         if isinstance(field.default, Options):
             yield from leaves_of(type(field.default), name)
-        elif not field.mark.shared:
+        elif not field.info.shared:
             yield Leaf(name, field, _owner(kind, field.name))
 
 
@@ -127,14 +127,14 @@ class SettingSources:
         try:
             return leaf.field.read(value)
         except InvalidOption as error:
-            shown = "…" if leaf.field.mark.secret else value
+            shown = "…" if leaf.field.info.secret else value
             raise InvalidOption(leaf.name, shown, rule=error.rule) from error.__cause__
 
     def _find_value(self, leaf: Leaf) -> tuple[Any, Origin]:
         if (value := _value_at(self._flags, leaf.name)) is not UNSAID:
             return value, Origin("flag", f"--{leaf.field.name.replace('_', '-')}")
         for variable in leaf.variables:
-            value, name = _variable(variable, secret=leaf.field.mark.secret)
+            value, name = _variable(variable, secret=leaf.field.info.secret)
             # An orchestrator sets TOWPATH_PORT=tcp://… for a service with the name towpath.
             if value and not _LINK.match(value):
                 return value, Origin("variable", name)
@@ -164,7 +164,7 @@ class SettingSources:
 def _settable(leaf: Leaf) -> Iterator[str]:
     for variable in leaf.variables:
         yield variable
-        if leaf.field.mark.secret:
+        if leaf.field.info.secret:
             yield f"{variable}_FILE"
 
 

@@ -27,8 +27,8 @@ from towpath.ledger.audit import API, DASHBOARD, NewEntry
 from towpath.ledger.errors import LedgerError
 from towpath.telemetry import events
 from towpath.telemetry.logs import scrub
+from towpath.web.dashboard_sessions import login_of
 from towpath.web.fields import decoded
-from towpath.web.visits import login_of
 
 if TYPE_CHECKING:
     from fastapi.routing import APIRoute

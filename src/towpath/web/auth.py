@@ -18,6 +18,7 @@ from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.ledger.keys.raw import RawQueues
 from towpath.web.audit import Auditor
+from towpath.web.dashboard_sessions import CSRF, LOGIN, DashboardSessions, cookie_of, login_of
 from towpath.web.fields import decoded, keep_as_sent
 from towpath.web.limits import Account, Guesses, Metered, Rates
 from towpath.web.open_requests import (
@@ -29,7 +30,6 @@ from towpath.web.open_requests import (
     no_connections,
 )
 from towpath.web.problems import Refused, of_error
-from towpath.web.visits import CSRF, LOGIN, Visits, cookie_of, login_of
 
 T = TypeVar("T")
 _SCOPED: set[Callable[..., Any]] = set()
@@ -86,14 +86,14 @@ credential does not cover."""
 NO_CREDENTIALS: Mapping[str, CredentialCheck] = MappingProxyType({})
 
 
-class Door:
+class KeyMiddleware:
     """ASGI middleware: checks the key of a request before anything else.
 
     A client without a key learns neither which paths exist, nor how large a body may be. *open*
     paths, or methods of paths, need no key. *signed* paths are webhooks, which check a signature
-    instead. With *visits*, a login session of the dashboard stands for its key; *unknown* is the
-    page for a browser that has neither. *pages* are open paths that show more with a login session.
-    *credentials* check the credentials that keys have issued, by prefix.
+    instead. With *login_sessions*, a login session of the dashboard stands for its key;
+    *login_page* is the response for a browser that has neither. *pages* are open paths that show
+    more with a login session. *credentials* check the credentials that keys have issued, by prefix.
     """
 
     def __init__(
@@ -107,13 +107,13 @@ class Door:
         open: Collection[str] = (),
         signed: Collection[str] = (),
         pages: Collection[str] = (),
-        visits: Visits | None = None,
+        login_sessions: DashboardSessions | None = None,
         audit: Auditor | None = None,
-        unknown: Callable[[Scope], Response] | None = None,
+        login_page: Callable[[Scope], Response] | None = None,
         credentials: Mapping[str, CredentialCheck] = NO_CREDENTIALS,
     ) -> None:
         self._app, self._keys, self._rates = app, keys, rates
-        self._visits, self._audit, self._unknown = visits, audit, unknown
+        self._login_sessions, self._audit, self._login_page = login_sessions, audit, login_page
         self._credentials = credentials
         self._requests, self._guesses = requests, guesses
         self._open, self._signed, self._pages = frozenset(open), frozenset(signed), frozenset(pages)
@@ -189,8 +189,8 @@ class Door:
 
     def _credential(self, scope: Scope) -> LiveCredential:
         """The credential of the request: the request may run only while that is valid."""
-        if self._visits and login_of(scope):
-            return _SentCredential(self._visits.again, cookie_of(scope))
+        if self._login_sessions and login_of(scope):
+            return _SentCredential(self._login_sessions.again, cookie_of(scope))
         secret = _secret(scope)
         if secret.startswith(tuple(self._credentials)):
             return _SentCredential(partial(self._check, scope), secret)
@@ -199,8 +199,8 @@ class Door:
     def _refusal(self, error: Refused | TowpathError, scope: Scope) -> Response:
         """The error as a response; a browser without a key gets the page with the login instead."""
         by_browser = (b"sec-fetch-dest", b"document") in scope["headers"]
-        if self._unknown and by_browser and isinstance(error, Refused) and error.status == 401:
-            return self._unknown(scope)
+        if self._login_page and by_browser and isinstance(error, Refused) and error.status == 401:
+            return self._login_page(scope)
         return of_error(error)
 
     async def _require_key(self, scope: Scope) -> KeyInfo:
@@ -228,7 +228,7 @@ class Door:
         """The key of *secret*; without a secret, of the login session. A wrong one counts as a
         guess. Raises Refused (429) after too many.
         """
-        cookie = cookie_of(scope) if self._visits and not secret else ""
+        cookie = cookie_of(scope) if self._login_sessions and not secret else ""
         address = address_of(scope)
         if is_new := not self._has_seen(secret, cookie):
             self._guesses.take(address)
@@ -250,7 +250,7 @@ class Door:
             return True  # it is signed, and the signature is checked before the database is read
         if secret:
             return self._keys.has_seen(secret)
-        return not (self._visits and cookie) or self._visits.has_seen(cookie)
+        return not (self._login_sessions and cookie) or self._login_sessions.has_seen(cookie)
 
     async def _require_admin(self, scope: Scope) -> None:
         """Raises Refused (503) unless the request has an admin's key."""
@@ -265,9 +265,9 @@ class Door:
         """The key of the request's login session. Raises Refused (403) for a request of another
         site.
         """
-        login = await self._visits.find(scope) if self._visits else None
-        if self._visits and login:
-            self._visits.require_own(scope, login)
+        login = await self._login_sessions.find(scope) if self._login_sessions else None
+        if self._login_sessions and login:
+            self._login_sessions.require_own(scope, login)
         return login.key if login else None
 
 

@@ -26,9 +26,9 @@ from towpath.errors import QueueNotFound, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.ledger.keys.raw import RawQueues
 from towpath.web.auth import is_known, key_of
+from towpath.web.dashboard_sessions import login_of
 from towpath.web.fields import PAGES
 from towpath.web.problems import Refused, misfits, of_error
-from towpath.web.visits import login_of
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from towpath.clock import Duration, minutes, seconds
 from towpath.ids import queue_name, worker_name
-from towpath.options import Mark, Options
+from towpath.options import FieldInfo, Options
 
 BY_HANDLERS = 0
 """Instead of a weight: the queue has the weight of its handlers."""
@@ -45,7 +45,7 @@ class WorkerOptions(Options, frozen=True, kw_only=True):
 
     concurrency: Annotated[int, Meta(ge=1, le=100_000)] = 100
     """How many jobs run at once, in one process."""
-    queues: Annotated[Mapping[str, Weight], Mark(read=_queues)] = {}
+    queues: Annotated[Mapping[str, Weight], FieldInfo(read=_queues)] = {}
     """Queues to serve, with weights (`mails,reports=3`); none = all queues that have a handler."""
     grace: Duration = seconds(25)
     """How long running jobs may continue after SIGTERM before they are given back."""
@@ -53,7 +53,7 @@ class WorkerOptions(Options, frozen=True, kw_only=True):
     """How long a worker may be silent before its jobs are given to others."""
     unhandled_for: Duration = minutes(5)
     """How long a job whose handler is missing is left to other workers before it is dead."""
-    name: Annotated[str | None, Mark(read=_name)] = None
+    name: Annotated[str | None, FieldInfo(read=_name)] = None
     """The worker's name in listings; default: host name, pid and a random suffix."""
     processes: Annotated[int, Meta(ge=1, le=1000)] = 1
     """How many worker processes `towpath worker` runs; each has its own concurrency."""

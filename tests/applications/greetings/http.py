@@ -10,11 +10,11 @@ from fastapi import APIRouter, Depends
 from tests.applications.greetings.service import QUEUE, Greetings
 from towpath.calls.errors import SignatureRefused
 from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.application_routes import ApplicationRoutes, WebhookListener
 from towpath.web.audit import audited
 from towpath.web.auth import scoped
+from towpath.web.dependencies import service
 from towpath.web.fields import Answer
-from towpath.web.mount import Mount, WebhookListener
-from towpath.web.parts import service
 from towpath.web.problems import documented
 
 router = APIRouter(prefix="/api/v1/greetings", tags=["greetings"])
@@ -68,7 +68,7 @@ def listener(path: str) -> WebhookListener:
     )
 
 
-MOUNT = Mount(
+ROUTES = ApplicationRoutes(
     routers=(router,),
     tags={"greetings": "Greet people."},
     open=("/api/v1/greetings",),

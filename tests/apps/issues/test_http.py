@@ -17,7 +17,7 @@ from towpath.apps.issues.tables import TABLES
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
-from towpath.server.build import Parts, build
+from towpath.server.build import ServerSetup, build
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web.limits import ServerLimits
@@ -31,7 +31,7 @@ async def app(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[F
     ledger = Ledger(prepared_file_url, tables=[TABLES])
     async with ledger:
         await ledger.migrate()
-    parts = Parts(
+    setup = ServerSetup(
         connect=lambda _: Engine(server.url, limits=PATIENT),
         ledger=ledger,
         limits=ServerLimits(),
@@ -40,7 +40,7 @@ async def app(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[F
         version="0",
         options={"issues": IssuesOptions()},
     )
-    async with started(build(parts)) as app:
+    async with started(build(setup)) as app:
         yield app
 
 

@@ -26,9 +26,9 @@ from tests.waiting import HANGS, eventually_async
 from towpath import Engine
 from towpath.embedded import EmbeddedServer
 from towpath.testing.proxy import Faults, Hole, Proxy
+from towpath.web.dependencies import Poll
 from towpath.web.limits import ServerLimits
 from towpath.web.open_requests import OpenRequests
-from towpath.web.parts import Poll
 
 BROUGHT = Path(sys.prefix) / "npm" / "node_modules"
 NODE = shutil.which("node")

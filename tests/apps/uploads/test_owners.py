@@ -14,7 +14,7 @@ from tests.apps.uploads.serving import uploads_app
 from tests.apps.uploads.tus_client import BODY, TUS, create, offset_of, patch
 from tests.apps.uploads.uploading import UploadServices
 from tests.server.in_process import client_of
-from towpath.apps.uploads.http import MOUNT
+from towpath.apps.uploads.http import ROUTES
 from towpath.apps.uploads.http.owning import own_reading, own_sending
 from towpath.apps.uploads.model import NewUpload
 from towpath.apps.uploads.tables import TABLES
@@ -242,7 +242,7 @@ class TestTheCheck:
         def calls(route: APIRoute) -> set[Any]:
             return {dependant.call for dependant in route.dependant.dependencies}
 
-        routes: Sequence[Any] = [route for router in MOUNT.routers for route in router.routes]
+        routes: Sequence[Any] = [route for router in ROUTES.routers for route in router.routes]
         unguarded = {
             f"{sorted(route.methods)} {route.path}"
             for route in routes

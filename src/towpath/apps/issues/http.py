@@ -31,12 +31,12 @@ from towpath.apps.issues.service import EndedTask, IssueExplanation, Issues
 from towpath.clock import seconds
 from towpath.forges.facts import Ignored
 from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.application_routes import ApplicationRoutes, WebhookListener
 from towpath.web.audit import audited, not_audited
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
+from towpath.web.dependencies import Named, ThePoll, service
 from towpath.web.fields import Id, decoded
-from towpath.web.mount import Mount, WebhookListener
-from towpath.web.parts import Named, ThePoll, service
 from towpath.web.problems import documented
 
 router = APIRouter(prefix="/api/v1", tags=["issues"], route_class=BodyRoute)
@@ -210,7 +210,7 @@ _GITHUB = WebhookListener(
     },
     about="Issues are saved and handed out to agents.",
 )
-MOUNT = Mount(
+ROUTES = ApplicationRoutes(
     routers=(router,),
     listeners=(_GITHUB,),
     tags={"issues": "Issues for agents; each issue has one agent at a time."},

@@ -12,6 +12,6 @@ APPLICATION = Application(
     service="towpath.apps.messages.service:serving",
     handlers="towpath.apps.messages.adapters:MessagesConsumers",
     purposes=(PUSH, CALLBACK),
-    http="towpath.apps.messages.http:MOUNT",
+    http="towpath.apps.messages.http:ROUTES",
     pages="towpath.apps.messages.pages:PAGES",
 )

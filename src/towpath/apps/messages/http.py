@@ -21,12 +21,12 @@ from towpath.apps.messages.service import Messages
 from towpath.apps.owners import ALL, Access
 from towpath.errors import ServerError, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.application_routes import ApplicationRoutes
 from towpath.web.audit import audited
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute, DirectRoute
+from towpath.web.dependencies import checked, service
 from towpath.web.fields import Answer, Body, Json, alike, decoded, example, shown
-from towpath.web.mount import Mount
-from towpath.web.parts import checked, service
 from towpath.web.problems import RETRY_AFTER_S, Refused, documented, status_of
 from towpath.web.streams import Chunk, stream
 
@@ -296,7 +296,7 @@ async def health(request: Request, messages: TheMessages) -> HealthOut:
     """The state of the message queue in four fields. Needs no key. `degraded` while Redis or the
     database is unreachable, `unhealthy` while both are. At most a second old.
     """
-    return await request.app.state.pulse.shared("health", lambda: _health(request, messages))
+    return await request.app.state.snapshots.shared("health", lambda: _health(request, messages))
 
 
 async def _health(request: Request, messages: Messages) -> HealthOut:
@@ -317,7 +317,7 @@ async def _load(messages: Messages) -> MessagesLoad | None:
         return None
 
 
-MOUNT = Mount(
+ROUTES = ApplicationRoutes(
     routers=(router, health_router),
     tags={"messages": "Messages, one at a time per user: send, read, wait, cancel."},
     open=("/health",),

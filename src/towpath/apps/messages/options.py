@@ -9,7 +9,7 @@ from towpath.calls.guard import Guard, parse_target
 from towpath.calls.signature import sign
 from towpath.clock import Duration, duration_ms, seconds
 from towpath.errors import InvalidOption
-from towpath.options import Allowed, Mark, Options, Secret, Signing
+from towpath.options import Allowed, FieldInfo, Options, Secret, Signing
 
 PUSH, CALLBACK = "push", "callback"
 """The kinds of its outgoing calls; each kind is signed with its own secret."""
@@ -18,7 +18,7 @@ PUSH, CALLBACK = "push", "callback"
 class MessagesOptions(Options, frozen=True, kw_only=True):
     """How messages leave."""
 
-    worker_url: Annotated[Secret | None, Mark(also=("messages_worker_url",))] = None
+    worker_url: Annotated[Secret | None, FieldInfo(also=("messages_worker_url",))] = None
     """URL to push messages to; none = workers pull them."""
     secrets: Signing = ()
     allow: Allowed = ()

@@ -29,12 +29,12 @@ from towpath.apps.reviews.view import ReviewPage, ReviewView, TakenReview
 from towpath.forges.facts import Ignored
 from towpath.forges.texts import REF_MOST
 from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.application_routes import ApplicationRoutes, WebhookListener
 from towpath.web.audit import audited
 from towpath.web.auth import changes_only, hide_foreign, scoped
 from towpath.web.bodies import BodyRoute
+from towpath.web.dependencies import service
 from towpath.web.fields import Answer, Body, Id, example
-from towpath.web.mount import Mount, WebhookListener
-from towpath.web.parts import service
 from towpath.web.problems import documented
 
 router = APIRouter(prefix="/api/v1/reviews", tags=["reviews"], route_class=BodyRoute)
@@ -328,7 +328,7 @@ _GITLAB = WebhookListener(
     about="Receives GitLab's webhooks: merge requests and pushes, with a signature or a secret "
     "token.",
 )
-MOUNT = Mount(
+ROUTES = ApplicationRoutes(
     routers=(router,),
     tags={"reviews": "Request and read reviews; webhooks of forges."},
     listeners=(_GITHUB, _GITLAB),

@@ -34,12 +34,12 @@ from towpath.apps.timers.types import queue_of
 from towpath.engine.states import State
 from towpath.errors import InvalidInput, InvalidOption, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.application_routes import ApplicationRoutes
 from towpath.web.audit import audited
 from towpath.web.auth import require, scoped
 from towpath.web.bodies import BodyRoute
+from towpath.web.dependencies import Named, Repeatable, service
 from towpath.web.fields import Instant, alike, decoded
-from towpath.web.mount import Mount
-from towpath.web.parts import Named, Repeatable, service
 from towpath.web.problems import Refused, documented, status_of
 
 router = APIRouter(prefix="/api/v1/timers", tags=["timers"], route_class=BodyRoute)
@@ -342,7 +342,7 @@ def _segment(name: str) -> str:
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
-MOUNT = Mount(
+ROUTES = ApplicationRoutes(
     routers=(router, instances_router, settle_router),
     tags={"timers": "Work that runs at a given time: submit, set, read, move, cancel, list."},
 )

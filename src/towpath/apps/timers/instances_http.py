@@ -23,8 +23,8 @@ from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.audit import audited, not_audited
 from towpath.web.auth import CanRead, CanWork, require
 from towpath.web.bodies import BodyRoute
+from towpath.web.dependencies import service
 from towpath.web.fields import Answer, Body, LeaseSeconds, Token, decoded, example
-from towpath.web.parts import service
 from towpath.web.problems import documented
 
 instances_router = APIRouter(

@@ -166,14 +166,16 @@ async def _uploads(session: Session, database: str | None) -> AsyncGenerator[Upl
 
 def _with_own(session: Session, options: UploadsOptions) -> UploadsOptions:
     """The options with the object store of `towpath up`, if there is data of it."""
-    from towpath.apps.application import Own, OwnObjects  # noqa: PLC0415 -- slow to import
-    from towpath.apps.uploads.stores.options import with_own  # noqa: PLC0415
+    from towpath.apps.application import BundledObjectStore, BundledServices  # noqa: PLC0415 -- slow to import
+    from towpath.apps.uploads.stores.options import with_bundled  # noqa: PLC0415
 
     data = session.settings.data.expanduser().absolute()
     if not file_in(data).exists():
         return options
     there = session.own_objects()
-    return with_own(options, Own(data, OwnObjects(*there) if there else None))
+    return with_bundled(
+        options, BundledServices(data, BundledObjectStore(*there) if there else None)
+    )
 
 
 async def _each(

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from towpath.errors import InvalidOption
 from towpath.ids import stream_name
-from towpath.options import Allowed, Mark, Options, Secret, Signing, listed
+from towpath.options import Allowed, FieldInfo, Options, Secret, Signing, listed
 
 REDIS, KAFKA, WEBHOOK = SINKS = ("redis", "kafka", "webhook")
 """The sinks that can be configured, by their names in the outbox."""
@@ -34,9 +34,9 @@ def _stream(value: object) -> object:
 class OutboxOptions(Options, frozen=True, kw_only=True):
     """The outbox: where the ends of recorded jobs are sent; the same for all of a database."""
 
-    sinks: Annotated[tuple[str, ...], Mark(read=_sinks)] = (REDIS,)
+    sinks: Annotated[tuple[str, ...], FieldInfo(read=_sinks)] = (REDIS,)
     """Sinks that receive events: some of redis, kafka, webhook; or none."""
-    redis_stream: Annotated[str, Mark(read=_stream)] = "events"
+    redis_stream: Annotated[str, FieldInfo(read=_stream)] = "events"
     """Name of the Redis stream: its key is `towpath:stream:` and this name."""
     redis_kept: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
     """About how many entries the Redis stream keeps, whether they were read or not."""

@@ -22,8 +22,8 @@ from towpath.server.records_elsewhere import RecordsElsewhere
 from towpath.supervise import troubles
 from towpath.telemetry.metrics import Reading
 from towpath.web.auth import CanRead, account_of
+from towpath.web.dependencies import PartOut, TheEngine, checked
 from towpath.web.fields import Answer, example
-from towpath.web.parts import PartOut, TheEngine, checked
 from towpath.web.problems import documented
 from towpath.worker.fetch import queue_reading
 
@@ -134,7 +134,7 @@ async def readyz(request: Request, engine: TheEngine) -> Response:
     """Check that every part accepts writes; failing parts are named. Needs no key. The parts are
     tried at most once a second, for all who ask. The reasons are only in the server's log.
     """
-    shared = request.app.state.pulse.shared
+    shared = request.app.state.snapshots.shared
     ready: ReadyOut = await shared("readyz", lambda: _probe_parts(request, engine))
     status, again = (200, {}) if ready.ready else (503, {"Retry-After": "1"})
     return JSONResponse(ready.model_dump(exclude_none=True), status, headers=again)

@@ -36,8 +36,8 @@ from towpath.server.models import (
 from towpath.web.audit import audited
 from towpath.web.auth import CanRead, CanSubmit, changes_only, hide_foreign
 from towpath.web.bodies import BodyRoute
+from towpath.web.dependencies import Named, Repeatable, TheEngine, TheJobs, readable
 from towpath.web.fields import Id, Queue
-from towpath.web.parts import Named, Repeatable, TheEngine, TheJobs, readable
 from towpath.web.problems import documented
 
 KEEP = hours(1)

@@ -23,8 +23,8 @@ from towpath.ledger.ledger import Ledger
 from towpath.web.audit import audited
 from towpath.web.auth import CanAdmin, CanRead, require_all_queues
 from towpath.web.bodies import BodyRoute
+from towpath.web.dependencies import TheEngine
 from towpath.web.fields import Answer, Body, Instant, example
-from towpath.web.parts import TheEngine
 from towpath.web.problems import Refused, documented
 
 router = APIRouter(prefix="/api/v1", tags=["operating"], route_class=BodyRoute)

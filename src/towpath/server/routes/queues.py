@@ -23,8 +23,8 @@ from towpath.server.routes.jobs import After, Size, job_out, page_out
 from towpath.web.audit import audited
 from towpath.web.auth import CanAdmin, CanRead
 from towpath.web.bodies import BodyRoute
+from towpath.web.dependencies import TheEngine, TheJobs
 from towpath.web.fields import Answer, Body, Id, Instant, Lane, Queue, Text, example
-from towpath.web.parts import TheEngine, TheJobs
 from towpath.web.problems import documented
 from towpath.web.streams import (
     begun,

@@ -21,6 +21,7 @@ from towpath.server.routes.jobs import After, Size
 from towpath.web.audit import audited, not_audited
 from towpath.web.auth import CanRead, CanSubmit, changes_only, hide_foreign, require
 from towpath.web.bodies import BodyRoute
+from towpath.web.dependencies import Named, TheEngine
 from towpath.web.fields import (
     Answer,
     Body,
@@ -32,7 +33,6 @@ from towpath.web.fields import (
     example,
     shown,
 )
-from towpath.web.parts import Named, TheEngine
 from towpath.web.problems import documented
 
 router = APIRouter(prefix="/api/v1/schedules", tags=["schedules"], route_class=BodyRoute)

@@ -24,8 +24,8 @@ from towpath.telemetry.logs import scrub
 from towpath.web.audit import audited
 from towpath.web.auth import CanWork
 from towpath.web.bodies import BodyRoute
+from towpath.web.dependencies import ClaimRequest, Named, Repeatable, TheEngine, ThePoll
 from towpath.web.fields import Id, Queue, note
-from towpath.web.parts import ClaimRequest, Named, Repeatable, TheEngine, ThePoll
 from towpath.web.problems import documented
 
 router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["work"], route_class=BodyRoute)

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from towpath.apps.application import Own, OwnObjects
+from towpath.apps.application import BundledObjectStore, BundledServices
 from towpath.apps.uploads.stores.directory import DirectoryStore
-from towpath.apps.uploads.stores.options import StoreOptions, new_store, with_own
+from towpath.apps.uploads.stores.options import StoreOptions, new_store, with_bundled
 from towpath.apps.uploads.stores.s3.store import S3Store
 from towpath.errors import InvalidOption
 
 KEYS: dict[str, Any] = {"access_key": "a", "secret_key": "s"}
-OBJECTS = OwnObjects("http://127.0.0.1:1", "access", "secret")
+OBJECTS = BundledObjectStore("http://127.0.0.1:1", "access", "secret")
 
 
 class TestAStore:
@@ -52,14 +52,17 @@ class TestAStore:
 
 class TestUp:
     def test_keeps_uploads_in_its_directory(self, tmp_path: Path) -> None:
-        assert with_own(StoreOptions(), Own(tmp_path)).directory == tmp_path / "uploads"
+        assert (
+            with_bundled(StoreOptions(), BundledServices(tmp_path)).directory
+            == tmp_path / "uploads"
+        )
 
     def test_keeps_them_in_its_object_store_if_it_has_one(self, tmp_path: Path) -> None:
-        found = with_own(StoreOptions(), Own(tmp_path, OBJECTS))
+        found = with_bundled(StoreOptions(), BundledServices(tmp_path, OBJECTS))
         assert (found.bucket, found.endpoint, found.make_bucket) == ("uploads", OBJECTS.url, True)
         assert (found.access_key, found.secret_key) == OBJECTS[1:]
         assert found.directory is None
 
     def test_leaves_what_was_said(self, tmp_path: Path) -> None:
         for said in (StoreOptions(bucket="files"), StoreOptions(directory=Path("x"))):
-            assert with_own(said, Own(tmp_path, OBJECTS)) == said
+            assert with_bundled(said, BundledServices(tmp_path, OBJECTS)) == said

@@ -17,8 +17,8 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.states import State
 from towpath.errors import JobNotFound
+from towpath.web.dependencies import TheEngine
 from towpath.web.pages import DashboardPage, Pages, ThePage, pages_router
-from towpath.web.parts import TheEngine
 
 router = pages_router()
 _SHOWN = 100

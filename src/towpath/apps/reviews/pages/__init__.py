@@ -11,9 +11,9 @@ from fastapi import Query, Response
 from towpath.apps.reviews.http import CanRead, TheReviews
 from towpath.apps.reviews.model import REVIEWS, ReviewState
 from towpath.errors import ServerError
+from towpath.web.dependencies import TheEngine
 from towpath.web.fields import Id
 from towpath.web.pages import Pages, ThePage, pages_router
-from towpath.web.parts import TheEngine
 
 router = pages_router()
 Text = Annotated[str, Query(max_length=512)]

@@ -45,12 +45,12 @@ from towpath.apps.uploads.model import Range
 from towpath.apps.uploads.service import Content, UploadService
 from towpath.clock import seconds
 from towpath.errors import InvalidOption
+from towpath.web.application_routes import ApplicationRoutes
 from towpath.web.audit import audited, not_audited
 from towpath.web.bodies import BodyRoute, announced_length, pieces
+from towpath.web.dependencies import ThePoll
 from towpath.web.fields import Id
 from towpath.web.limits import DEFAULTS
-from towpath.web.mount import Mount
-from towpath.web.parts import ThePoll
 from towpath.web.problems import Refused, documented
 from towpath.web.streams import Chunk, stream
 
@@ -348,7 +348,7 @@ class _Attachment(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-MOUNT = Mount(
+ROUTES = ApplicationRoutes(
     routers=(chunks, tus.sending, router, tus.router),
     first=2,
     tags={"uploads": "Large files in chunks: start, send, resume, complete, read."},

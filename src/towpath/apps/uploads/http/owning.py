@@ -12,8 +12,8 @@ from towpath.apps.uploads.service import UploadService
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.web.auth import credential_of, scoped
+from towpath.web.dependencies import service
 from towpath.web.fields import decoded
-from towpath.web.parts import service
 
 TheUploads = Annotated[UploadService, Depends(service("uploads"))]
 CanSubmit = Annotated[KeyInfo, Depends(scoped(KeyScope.SUBMIT, queue=UPLOADS))]

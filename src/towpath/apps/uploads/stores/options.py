@@ -17,7 +17,7 @@ from towpath.errors import InvalidName, InvalidOption
 from towpath.options import Options, Secret
 
 if TYPE_CHECKING:
-    from towpath.apps.application import Own
+    from towpath.apps.application import BundledServices
     from towpath.apps.uploads.stores.port import ObjectStore
 
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -90,21 +90,21 @@ OWN_BUCKET = "uploads"
 _Kind = TypeVar("_Kind", bound=StoreOptions)
 
 
-def with_own(options: _Kind, own: Own) -> _Kind:
+def with_bundled(options: _Kind, bundled: BundledServices) -> _Kind:
     """*options* for `towpath up`: if they name no store, they get its own object store or, if it
     has none, a folder of its data directory.
     """
     if options.bucket is not None or options.directory is not None:
         return options
-    if own.objects is None:
-        return replace(options, directory=own.data / "uploads")
+    if bundled.objects is None:
+        return replace(options, directory=bundled.data / "uploads")
     return replace(
         options,
         bucket=OWN_BUCKET,
         make_bucket=True,
-        endpoint=own.objects.url,
-        access_key=own.objects.access_key,
-        secret_key=own.objects.secret_key,
+        endpoint=bundled.objects.url,
+        access_key=bundled.objects.access_key,
+        secret_key=bundled.objects.secret_key,
     )
 
 

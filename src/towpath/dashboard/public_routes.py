@@ -23,24 +23,24 @@ from towpath.ledger.keys.logins import SESSION
 from towpath.ledger.ledger import Ledger
 from towpath.web.audit import not_audited
 from towpath.web.auth import CanRead
-from towpath.web.fields import PAGES, decoded
-from towpath.web.limits import Account, Guesses, Rates
-from towpath.web.open_requests import address_of
-from towpath.web.pages import HEADERS, POLICY, DashboardPage, Frame, PageRoute, Pages
-from towpath.web.problems import Refused
-from towpath.web.visits import (
+from towpath.web.dashboard_sessions import (
     COOKIE,
-    Visits,
+    DashboardSessions,
     asked_for,
     cookie_of,
     login_of,
     require_same_origin,
 )
+from towpath.web.fields import PAGES, decoded
+from towpath.web.limits import Account, Guesses, Rates
+from towpath.web.open_requests import address_of
+from towpath.web.pages import HEADERS, POLICY, DashboardPage, Frame, PageRoute, Pages
+from towpath.web.problems import Refused
 
 FOLDER = Path(__file__).parent
 OPEN = frozenset({"/", "/docs"})
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
-rest = APIRouter(route_class=PageRoute, include_in_schema=False)
+fallback_router = APIRouter(route_class=PageRoute, include_in_schema=False)
 """The router that is matched last: paths that no other router has."""
 _FORM_MOST = 16 * 1024
 _WRONG = "This key is not valid. Check that you copied the whole key and that it was not revoked."
@@ -51,7 +51,7 @@ _BLIND = "This key has no scope `read`, so there is nothing to show."
 def install(app: FastAPI, pages: Mapping[str, Pages]) -> None:
     """Put the objects of the dashboard into `app.state`. *pages* are those of applications."""
     app.state.frame = Frame(FOLDER, pages, version=app.version)
-    app.state.visits = Visits(app.state.ledger)
+    app.state.login_sessions = DashboardSessions(app.state.ledger)
 
 
 def login_page(
@@ -73,7 +73,7 @@ def login_page(
     return HTMLResponse(text, status, headers={**HEADERS, "Content-Security-Policy": policy})
 
 
-class Unknown:
+class LoginPage:
     """Answers requests for pages without a login session with the login form."""
 
     def __init__(self, frame: Frame) -> None:
@@ -158,11 +158,11 @@ async def _check_login(request: Request, form: Mapping[str, str]) -> tuple[KeyIn
 
 
 async def _log_out(request: Request, ledger: Ledger, form: Mapping[str, str]) -> Response:
-    visits: Visits = request.app.state.visits
+    login_sessions: DashboardSessions = request.app.state.login_sessions
     cookie, address = cookie_of(request.scope), address_of(request.scope)
-    if is_new := bool(cookie) and not visits.has_seen(cookie):
+    if is_new := bool(cookie) and not login_sessions.has_seen(cookie):
         request.app.state.guesses.take(address)
-    login = await visits.find(request.scope)
+    login = await login_sessions.find(request.scope)
     if login is not None and is_new:
         request.app.state.guesses.give_back(address)
     if login is not None and secrets.compare_digest(
@@ -211,7 +211,7 @@ async def static(
     return Response(file.content, media_type=file.kind, headers=headers)
 
 
-@rest.get(PAGES + "{path:path}")
+@fallback_router.get(PAGES + "{path:path}")
 async def no_page(path: Annotated[str, BeforeValidator(decoded)], _: CanRead) -> Response:
     """Answer an unknown path with an error page (404)."""
     raise Refused(

@@ -55,7 +55,7 @@ class Snapshot(NamedTuple):
         return {name: counts for name, counts in self.queues.items() if key.covers(name)}
 
 
-class Pulse:
+class SnapshotCache:
     """The shared snapshot of all queues, and a cache of other results for pages."""
 
     def __init__(self, engine: Engine) -> None:
@@ -183,7 +183,7 @@ def mark_of(snapshot: Snapshot, key: KeyInfo, queue: str) -> str:
 
 
 async def changes(
-    pulse: Pulse, request: Request, key: KeyInfo, queue: str, mark: str
+    snapshots: SnapshotCache, request: Request, key: KeyInfo, queue: str, mark: str
 ) -> AsyncGenerator[ServerSentEvent]:
     """Yield an event whenever what a page of *queue*, or of all queues, shows has changed.
 
@@ -194,7 +194,7 @@ async def changes(
     yield ServerSentEvent(comment="following")
     while not stopping.is_set():
         try:
-            found = mark_of(await pulse.now(), key, queue)
+            found = mark_of(await snapshots.now(), key, queue)
         except TowpathError as error:
             if not was_away:
                 was_away = True

@@ -52,7 +52,7 @@ class WebhookListener(msgspec.Struct, frozen=True, kw_only=True):
     """The description of the path in OpenAPI."""
 
 
-class Mount(msgspec.Struct, frozen=True, kw_only=True):
+class ApplicationRoutes(msgspec.Struct, frozen=True, kw_only=True):
     """The paths of an application. Each route needs a scope (`scoped`), unless it is open."""
 
     routers: tuple[APIRouter, ...] = ()

@@ -27,7 +27,7 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 LOGIN = "towpath.login"
 
 
-class Visits:
+class DashboardSessions:
     """Finds the login sessions of requests, and refuses requests of other sites."""
 
     def __init__(self, ledger: Ledger) -> None:
