@@ -1,4 +1,6 @@
-"""What the worker's tests share: an app on an empty server, and the lines that workers write."""
+"""Fixtures of the worker's tests: an app on an empty Redis, and the log lines that workers
+write.
+"""
 
 import logging
 import threading
@@ -21,7 +23,9 @@ async def app(server: EmbeddedServer) -> AsyncIterator[Towpath]:
 
 @pytest.fixture(autouse=True)
 def lines() -> Iterator[LogLines]:
-    """Every line is really written: one with other fields than the catalogue's is an error."""
+    """Collects the log lines. Every line is formatted, so one with fields that the catalogue lacks
+    fails the test.
+    """
     handler, logger = LogLines(), logging.getLogger("towpath")
     level = logger.level
     logger.addHandler(handler)
@@ -33,7 +37,9 @@ def lines() -> Iterator[LogLines]:
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What handlers in threads wait for; open at the end, so that no thread is left behind."""
+    """Handlers in threads wait for this event. It is set at the end, so that no thread is left
+    behind.
+    """
     gate = threading.Event()
     yield gate
     gate.set()
@@ -41,6 +47,8 @@ def gate() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def frozen() -> Iterator[EmbeddedServer]:
-    """A server of the test's own, to be frozen; it is ended whether or not it still is."""
+    """A Valkey of the test's own that the test may freeze; it is killed at the end, frozen or
+    not.
+    """
     with EmbeddedServer() as server:
         yield server

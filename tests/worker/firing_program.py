@@ -2,8 +2,8 @@
 
     python -m tests.worker.firing_program <url> <queue> <name> <offset in seconds> <journal>
 
-Every second by the server's clock. Each firing that this process made is a line of the journal: the
-job's id. It ends when its standard input does.
+The schedule fires every second by the clock of Redis. The process writes the job id of each firing
+that it made to the journal, one per line. It ends when its standard input is closed.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from tests.faults.wrong_clock import shift_clock
 
 
 class JournalHandler(logging.Handler):
-    """Writes each line in one piece, so that whatever kills the process, those before are whole."""
+    """Writes each line with one write, so the lines before a kill are whole."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class JournalHandler(logging.Handler):
 
 
 async def fire(url: str, queue: str, name: str) -> None:
-    # Only now: what is imported must not have seen the right time.
+    # Imported only now, after the clock was shifted.
     from towpath.clock import seconds  # noqa: PLC0415
     from towpath.engine.engine import Engine  # noqa: PLC0415
     from towpath.engine.schedule import Every, Missed, NamedSchedule  # noqa: PLC0415

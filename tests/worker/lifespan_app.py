@@ -1,4 +1,4 @@
-"""An app with a lifespan, for handlers in processes: another process imports it."""
+"""An app with a lifespan, for handlers in processes: the other process imports this module."""
 
 import os
 from collections.abc import AsyncIterator
@@ -12,17 +12,17 @@ class SharedState:
         self.pid, self.used = os.getpid(), 0
 
 
-def _say(words: str) -> None:
+def append_line(words: str) -> None:
     with Path(os.environ["SHARED_JOURNAL"]).open("a") as journal:
         journal.write(f"{os.getpid()} {words}\n")
 
 
 async def resources() -> AsyncIterator[SharedState]:
-    _say("start")
+    append_line("start")
     if os.environ.get("SHARED_WORKS_IN", str(os.getpid())) != str(os.getpid()):
         raise LookupError("no such model")
     yield SharedState()
-    _say("end")
+    append_line("end")
 
 
 living = Towpath("redis://nowhere", lifespan=resources, lifespan_limit="10s")

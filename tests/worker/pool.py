@@ -1,4 +1,6 @@
-"""Handlers that run in processes of their own: another process must be able to import them."""
+"""Handlers that run in processes of their own. They are in a module because the processes import
+them.
+"""
 
 import asyncio
 import json
@@ -66,7 +68,7 @@ def note_twice(ctx: Context) -> str:
 
 @app.handler("watch", processes=1)
 def until_cancelled(path: str, ctx: Context) -> str:
-    """Says that it has begun by a file of that name."""
+    """Writes a file of that name when it begins, and returns once the job is cancelled."""
     Path(path).write_text(str(os.getpid()))
     eventually(lambda: ctx.cancelled)
     return "it was cancelled"
@@ -74,7 +76,9 @@ def until_cancelled(path: str, ctx: Context) -> str:
 
 @app.handler("loops", processes=1)
 def never_end(path: str) -> None:
-    """The same, with a process of its own beside it; never looks whether it should end."""
+    """Writes a file when it begins, starts a process of its own, and never checks whether it should
+    end.
+    """
     with subprocess.Popen(["sleep", "60"]) as beside:
         Path(f"{path}.part").write_text(f"{os.getpid()} {beside.pid}")
         Path(f"{path}.part").rename(path)
@@ -83,14 +87,16 @@ def never_end(path: str) -> None:
 
 @app.handler("orphans", processes=1)
 def leave_behind(how: str) -> None:
-    """Killed, while what it has started goes on; the name of the file says how that was begun."""
+    """Starts a process that goes on, then kills itself; the file's name says how to start that
+    process.
+    """
     Path(f"{how}.part").write_text(str(BESIDE[Path(how).name]()))
     Path(f"{how}.part").rename(how)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _copy() -> int:
-    """A copy of this process, with all that is open in it."""
+    """Forks this process, with everything that is open in it."""
     pid = os.fork()
     if not pid:
         try:
@@ -101,7 +107,7 @@ def _copy() -> int:
 
 
 def _other() -> int:
-    """Another program, with what is open and may be inherited."""
+    """Starts another program that inherits the open files."""
     return subprocess.Popen(["sleep", "60"], close_fds=False).pid
 
 
@@ -110,12 +116,12 @@ BESIDE = {"copy": _copy, "other": _other}
 
 @app.handler("faces", processes=1)
 def end_as_told(how: str) -> Any:
-    """Whatever a handler can do wrong, in a process."""
+    """Ends an attempt in one of the wrong ways that a handler in a process can."""
     return ENDS[how]()
 
 
 class Unpicklable(Exception):
-    """Its arguments can't be pickled, and it can't be made from them."""
+    """Its arguments cannot be pickled, and unpickling cannot create it from them."""
 
     def __init__(self, one: object, two: object) -> None:
         super().__init__("can't be sent anywhere")
@@ -132,7 +138,7 @@ def _raise(error: BaseException) -> Any:
 
 
 def _raised() -> ValueError:
-    """An error that has been raised already, as in a task of a group."""
+    """Returns an error that has been raised already, as in a task of a group."""
     try:
         return _raise(ValueError("broken"))
     except ValueError as error:
@@ -170,7 +176,7 @@ ENDS: dict[str, Any] = {
 
 
 class ExitingError(Exception):
-    """Its words can't be had."""
+    """Converting it to text ends the process."""
 
     def __str__(self) -> str:
         raise SystemExit("nothing to say")
@@ -178,7 +184,7 @@ class ExitingError(Exception):
 
 @app.handler("bad", processes=1)
 def raise_badly(how: str) -> None:
-    """What a worker must survive."""
+    """Raises something that a worker must survive."""
     if how == "mute":
         raise ExitingError
     verdict = Retry("x") if how == "after" else Discard("x")

@@ -1,4 +1,4 @@
-"""Worker programs that are signalled, killed and frozen, and what their journals say."""
+"""Starts worker programs that tests signal, kill and freeze, and reads their journals."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ LEASE, GRACE = seconds(2), seconds(20)
 
 
 class WorkerPrograms(ProgramGroup):
-    """Worker programs of `worker_program.py` on one Redis."""
+    """Processes of `worker_program.py` on one Redis."""
 
     def __init__(
         self, url: str, folder: Path, *, lease: Duration, grace: Duration, concurrency: int
@@ -24,12 +24,12 @@ class WorkerPrograms(ProgramGroup):
         return super().start(*(arguments or self._words))
 
     def began(self, count: int) -> list[JournalEntry]:
-        """The handlers' first lines, once there are so many."""
+        """Returns the journal lines `began`, once there are so many."""
         eventually(lambda: len(self.entries("began")) >= count)
         return self.entries("began")
 
     def holder_of(self, id: str) -> Program[bytes]:
-        """The program that has begun this job, once one has."""
+        """Returns the program that began this job, once one has."""
 
         def pids() -> list[int]:
             return [entry.pid for entry in self.entries("began") if entry.id == id]
@@ -40,7 +40,7 @@ class WorkerPrograms(ProgramGroup):
 
 
 def is_gone(pid: int | str) -> bool:
-    """Whether no such process runs, not even as a zombie."""
+    """Returns whether no such process runs, not even as a zombie."""
     return not Path(f"/proc/{pid}").exists()
 
 

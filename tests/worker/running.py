@@ -1,4 +1,4 @@
-"""Workers in this process, and the lines they write."""
+"""Runs workers in this process, waits for what their jobs come to, and collects their log lines."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ SOON = seconds(HANGS)
 
 @asynccontextmanager
 async def working(app: Towpath, **options: Any) -> AsyncGenerator[Worker]:
-    """A worker of *app* while the body runs; then it gives back what it holds and ends."""
+    """Runs a worker of *app* while the body runs; at the end it releases what it holds."""
     worker = Worker(app, **options)
     running = asyncio.create_task(worker.run())
     try:
@@ -35,12 +35,12 @@ async def working(app: Towpath, **options: Any) -> AsyncGenerator[Worker]:
 
 
 async def ended(ticket: Job[Any]) -> JobInfo:
-    """The job once it is done, dead or cancelled."""
+    """Returns the job once it is done, dead or cancelled."""
     return await engine_of(ticket).events.ended(ticket.ref, within=SOON)
 
 
 async def looked_at(ticket: Job[Any], fact: Callable[[JobInfo], object]) -> JobInfo:
-    """The job as soon as *fact* holds for it."""
+    """Returns the job as soon as *fact* holds for it."""
     found: list[JobInfo] = []
 
     async def holds() -> bool:
@@ -52,7 +52,7 @@ async def looked_at(ticket: Job[Any], fact: Callable[[JobInfo], object]) -> JobI
 
 
 async def slots(worker: Worker) -> dict[str, int]:
-    """What the worker tells whoever scrapes it: how many are busy, free and lost."""
+    """Returns the busy, free and lost slots that the worker's metrics show."""
     families = await asyncio.to_thread(lambda: list(worker.metrics.collect()))
     samples = [
         sample for family in families for sample in family.samples if sample.name == "towpath_slots"
@@ -61,7 +61,7 @@ async def slots(worker: Worker) -> dict[str, int]:
 
 
 async def until_slots(worker: Worker, **wanted: int) -> None:
-    """Return when so many are busy, free or lost."""
+    """Returns when so many slots are busy, free or lost."""
 
     async def so() -> bool:
         return wanted.items() <= (await slots(worker)).items()
@@ -74,7 +74,7 @@ def engine_of(ticket: Job[Any]) -> Engine:
 
 
 class LogLines(logging.Handler):
-    """Every line that workers write, as its fields."""
+    """Collects every log line of workers, as its fields."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -92,13 +92,13 @@ class LogLines(logging.Handler):
         return {line["event"] for line in self.all}
 
     async def next(self, event: str) -> dict[str, Any]:
-        """The first line of that event, once there is one."""
+        """Returns the first line of that event, once there is one."""
         await meanwhile(lambda: bool(self.of(event)))
         return self.of(event)[0]
 
 
 def spoil(server: EmbeddedServer, *keys: str) -> None:
-    """Put something there that no script expects."""
+    """Replaces a key by one of a type that no script expects."""
     for key in keys:
         server.ask("DEL", key)
         server.ask("SET", key, "not what it should be")

@@ -25,7 +25,7 @@ class UnprintableError(Exception):
 
 
 class UnencodableText(str):
-    """Text that can't be written."""
+    """Text that cannot be encoded."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ class FailingRetry(Fixed, frozen=True):
 
 
 def changed(verdict: Exception, **fields: object) -> Exception:
-    """A verdict as classes derived from it, or careless hands, may make it."""
+    """Returns a verdict as a derived class, or a careless handler, may make it."""
     for name, value in fields.items():
         setattr(verdict, name, value)
     return verdict
@@ -78,10 +78,10 @@ BAD: dict[str, Callable[[], BaseException]] = {
 
 class TestAWorker:
     @pytest.mark.parametrize("place", ["loop", "thread"])
-    async def test_goes_on_whatever_a_handler_raises(
+    async def test_a_worker_goes_on_after_anything_that_a_handler_raises(
         self, app: Towpath, lines: LogLines, place: str
     ) -> None:
-        """Every one of them ends an attempt of its own, and the last job is done."""
+        """Each error ends one attempt, and the last job is done."""
 
         def sell(kind: str) -> str:
             if kind in BAD:
@@ -102,7 +102,9 @@ class TestAWorker:
                 assert job.reason, kind
         assert lines.of("worker.stopped")[0]["code"] == 0
 
-    async def test_goes_on_whatever_a_handler_in_a_process_raises(self, app: Towpath) -> None:
+    async def test_a_worker_goes_on_after_anything_that_a_handler_in_a_process_raises(
+        self, app: Towpath
+    ) -> None:
         handler = app.add(
             "pool", pool.raise_badly.function, HandlerOptions(processes=1, max_attempts=1)
         )
@@ -112,7 +114,9 @@ class TestAWorker:
                 job = await looked_at(ticket, lambda info: info.state == "dead")
                 assert job.reason, kind
 
-    async def test_goes_on_whatever_a_policy_raises(self, app: Towpath) -> None:
+    async def test_a_worker_goes_on_after_anything_that_a_retry_policy_raises(
+        self, app: Towpath
+    ) -> None:
         @app.handler("shop", retry=FailingRetry())
         async def sell(n: int) -> int:
             return 1 // n
@@ -124,7 +128,9 @@ class TestAWorker:
         assert "ZeroDivisionError" in (job.reason or "")
 
     @pytest.mark.parametrize("when", ["before", "after", "error"])
-    async def test_goes_on_whatever_middleware_raises(self, app: Towpath, when: str) -> None:
+    async def test_a_worker_goes_on_after_anything_that_middleware_raises(
+        self, app: Towpath, when: str
+    ) -> None:
         class Bad(Middleware):
             async def before(self, ctx: Context) -> None:
                 self.bad(ctx, "before")

@@ -1,4 +1,6 @@
-"""A worker whose event loop a handler blocks: it stays listed, and is told apart from an outage."""
+"""A handler blocks the worker's event loop: the worker stays listed, and no outage of Redis is
+reported.
+"""
 
 import asyncio
 import sys
@@ -26,13 +28,15 @@ IMPORTED = datetime.now(UTC)
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers report often."""
+    """Lets workers report often."""
     monkeypatch.setattr(registration, "TELL_EVERY", milliseconds(50))
     monkeypatch.setattr(registration, "BLOCKED_EVERY", milliseconds(50))
 
 
 def listed(url: str, fact: Callable[[LivingWorker], object]) -> LivingWorker:
-    """The worker as another process lists it, once *fact* holds. Blocks the caller's loop."""
+    """Returns the worker as another process lists it, once *fact* holds. Blocks the caller's
+    loop.
+    """
     found: list[LivingWorker] = []
 
     async def holds() -> bool:
@@ -69,7 +73,7 @@ class TestAWorkerWhoseLoopIsBlocked:
         async def block() -> None:
             first = listed(server.url, blocked)
             found.append(first)
-            # It reports again and again while the loop is blocked.
+            # The worker reports again and again while the loop is blocked.
             found.append(listed(server.url, lambda it: later(it, first)))
 
         def later(one: LivingWorker, other: LivingWorker) -> bool:
@@ -98,7 +102,7 @@ class TestAWorkerWhoseLoopIsBlocked:
         assert (line["job"], line["queue"], line["handler"]) == (job.id, "till", "count-money")
 
     @pytest.mark.skipif(sys.version_info < (3, 12), reason="needs Task.get_context")
-    async def test_is_listed_with_the_job_of_a_task_that_the_handler_started(
+    async def test_is_listed_with_the_job_when_a_task_of_the_handler_blocks(
         self, app: Towpath, lines: LogLines
     ) -> None:
         @app.handler("shop")
@@ -113,7 +117,7 @@ class TestAWorkerWhoseLoopIsBlocked:
             await job.result(within=SOON)
         assert [line["job"] for line in lines.of("loop.blocked")] == [job.id]
 
-    async def test_names_no_job_when_something_else_blocks_it(
+    async def test_is_listed_without_a_job_when_no_handler_blocks_the_loop(
         self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
         @app.handler("shop")
@@ -124,7 +128,7 @@ class TestAWorkerWhoseLoopIsBlocked:
         async with working(app):
             job = await sell.submit()
             await lines.next("job.started")
-            found.append(listed(server.url, blocked))  # this test blocks it
+            found.append(listed(server.url, blocked))  # this test blocks the loop
             go_on.set()
             await job.result(within=SOON)
         [worker] = found
@@ -133,7 +137,7 @@ class TestAWorkerWhoseLoopIsBlocked:
         [line] = lines.of("loop.blocked")
         assert (line["job"], line["queue"], line["handler"]) == (None, None, None)
 
-    async def test_is_there_since_its_process_began(
+    async def test_is_listed_with_the_start_time_of_its_process(
         self, app: Towpath, server: EmbeddedServer
     ) -> None:
         @app.handler("shop")
@@ -144,28 +148,26 @@ class TestAWorkerWhoseLoopIsBlocked:
         assert worker.since < IMPORTED
 
 
-class TestBlockedTimeIsNoOutage:
+class TestABlockedLoopIsNotReportedAsAnOutage:
     LIMITS = Limits(answer=milliseconds(200), give_up=milliseconds(400), channels=1)
 
     def pass_the_limit(self) -> None:
-        """Block the loop for longer than a call may take."""
+        """Blocks the loop for longer than a call may take."""
         over = steady() + 2 * self.LIMITS.give_up.total_seconds()
         eventually(lambda: steady() > over)
 
-    async def test_a_call_that_was_answered_meanwhile_has_its_answer(
+    async def test_a_call_that_was_answered_during_the_block_returns_its_answer(
         self, server: EmbeddedServer, lines: LogLines
     ) -> None:
         async with Engine(server.url, limits=self.LIMITS) as engine:
-            # More calls than channels: one is on its way, the others wait for their turn.
+            # There are more calls than channels: one is under way, the others wait for their turn.
             calls = [asyncio.create_task(engine.try_write()) for _ in range(5)]
             await asyncio.sleep(0)
             self.pass_the_limit()
             await asyncio.gather(*calls)
         assert not {"server.unreachable", "server.back"} & lines.events()
 
-    async def test_a_worker_says_nothing_of_an_outage(
-        self, server: EmbeddedServer, lines: LogLines
-    ) -> None:
+    async def test_a_worker_logs_no_outage(self, server: EmbeddedServer, lines: LogLines) -> None:
         app = Towpath(server.url, limits=self.LIMITS)
 
         @app.handler("shop")
@@ -182,7 +184,7 @@ class TestBlockedTimeIsNoOutage:
         outage = {"server.unreachable", "server.back", "queue.failing", "queue.recovered"}
         assert not outage & lines.events()
 
-    async def test_a_server_that_is_really_away_is_called_that_after_a_block(
+    async def test_a_redis_that_is_away_after_a_block_is_logged_as_an_outage(
         self, frozen: EmbeddedServer, lines: LogLines
     ) -> None:
         async with Engine(frozen.url, limits=self.LIMITS) as engine:

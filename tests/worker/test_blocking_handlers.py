@@ -1,4 +1,4 @@
-"""Handlers that block the event loop for longer than a lease: no other job loses its lease."""
+"""Handlers that block the event loop for longer than a lease cost no other job its lease."""
 
 import asyncio
 
@@ -20,13 +20,13 @@ BLOCKED_FOR = 3 * LEASE.total_seconds()
 
 
 def block() -> None:
-    """Keep the loop for some leases."""
+    """Blocks the loop for some leases."""
     over = steady() + BLOCKED_FOR
     eventually(lambda: steady() > over)
 
 
 async def assert_done_at_once(jobs: list[Job[None]], lines: LogLines) -> None:
-    """Each job was done by its first attempt, and no lease was lost."""
+    """Asserts that the first attempt of each job completed it, and that no lease was lost."""
     seen = [await ended(job) for job in jobs]
     assert [(job.state, job.attempts) for job in seen] == [(State.DONE, 1)] * len(jobs)
     assert len(lines.of("job.started")) == len(jobs)
@@ -35,10 +35,12 @@ async def assert_done_at_once(jobs: list[Job[None]], lines: LogLines) -> None:
 
 class TestAHandlerThatBlocksTheLoop:
     @pytest.mark.parametrize("concurrency", [1, 2, 4, 16])
-    async def test_costs_no_job_of_its_queue_a_lease(
+    async def test_costs_no_other_job_of_its_queue_a_lease(
         self, app: Towpath, lines: LogLines, concurrency: int
     ) -> None:
-        """Those of its claim, and those of the exchange that is on its way meanwhile."""
+        """Neither jobs of the same claim nor those of the exchange that is under way lose their
+        leases.
+        """
 
         @app.handler("shop", keep="1h")
         async def sell(number: int) -> None:
@@ -52,7 +54,9 @@ class TestAHandlerThatBlocksTheLoop:
     async def test_costs_no_job_of_another_queue_a_lease(
         self, app: Towpath, lines: LogLines
     ) -> None:
-        """Both are claimed from at the same time; one answer is read only after the block."""
+        """Both queues are claimed from at the same time; the worker reads one answer only after the
+        block.
+        """
 
         @app.handler("shop", keep="1h")
         async def sell() -> None:
@@ -72,7 +76,7 @@ class TestAHandlerThatBlocksTheLoop:
         async with working(app, concurrency=8, lease=LEASE):
             await assert_done_at_once(jobs, lines)
 
-    async def test_costs_no_job_in_a_thread_a_lease(self, app: Towpath, lines: LogLines) -> None:
+    async def test_costs_no_job_in_a_thread_its_lease(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop", keep="1h")
         async def sell() -> None:
             block()
@@ -87,8 +91,8 @@ class TestAHandlerThatBlocksTheLoop:
     async def test_leaves_no_ready_job_of_another_queue_behind(
         self, server: EmbeddedServer
     ) -> None:
-        """An exchange that waits for a connection while the loop is blocked is read by the
-        heartbeat before it was sent, and has claimed nothing. On this clock nobody looks again.
+        """The heartbeat reads an exchange that waits for a connection while the loop is blocked. It
+        has claimed nothing yet. The clock stands still, so no later poll would find the job.
         """
         queues = [f"shop-{number}" for number in range(14)]
         sold: dict[str, int] = {}
@@ -118,7 +122,7 @@ async def _is(fact: bool) -> bool:  # noqa: FBT001 -- what eventually_async awai
 
 
 class TestMiddlewareThatBlocksTheLoop:
-    async def test_costs_no_job_a_lease(self, app: Towpath, lines: LogLines) -> None:
+    async def test_costs_no_other_job_its_lease(self, app: Towpath, lines: LogLines) -> None:
         class BlockingOnce(Middleware):
             has_blocked = False
 

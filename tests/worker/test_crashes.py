@@ -25,7 +25,7 @@ Lanes = dict[str, list[str]]
 """The jobs of each lane in the order they were submitted."""
 
 
-async def test_every_job_is_done_once_and_in_its_lanes_order(
+async def test_every_job_is_done_once_and_in_the_order_of_its_lane(
     server: EmbeddedServer, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -37,7 +37,7 @@ async def test_every_job_is_done_once_and_in_its_lanes_order(
             workers.start()
         async with Towpath(server.url) as app:
             await app.engine.submit_many(worker_program.QUEUE, [held, *jobs])
-            # One of the killed holds a job for certain; the others, as it happens.
+            # At least one of the killed programs holds a job; the others may or may not.
             workers.kill(workers.holder_of(held.id))
             gate.touch()
             await kill_at_random(app.engine, workers, chance)
@@ -52,13 +52,13 @@ async def test_every_job_is_done_once_and_in_its_lanes_order(
 
 
 def job_at(gate: Path) -> NewJob:
-    """A job that is done when the gate is there."""
+    """A job whose handler ends when the gate is open."""
     path = msgspec.json.encode(str(gate))
     return new_job(path, headers={"handler": "wait"}, priority=HIGH, max_attempts=KILLS + 2)
 
 
 def new_jobs(chance: random.Random) -> tuple[list[NewJob], Lanes]:
-    """Two of three in lanes. Killed again and again, a job must still have attempts left."""
+    """Jobs, two thirds of them in lanes, with more attempts than kills can use up."""
     jobs: list[NewJob] = []
     lanes: Lanes = defaultdict(list)
     for _ in range(JOBS):
@@ -70,7 +70,7 @@ def new_jobs(chance: random.Random) -> tuple[list[NewJob], Lanes]:
 
 
 async def kill_at_random(engine: Engine, workers: WorkerPrograms, chance: random.Random) -> None:
-    """One whenever some more jobs are done."""
+    """Kills one program whenever some more jobs are done."""
     for number in range(KILLS):
         due = JOBS * 0.8 * (number + chance.random()) / KILLS
 
@@ -82,10 +82,7 @@ async def kill_at_random(engine: Engine, workers: WorkerPrograms, chance: random
 
 
 def disorder(found: QueueContents, began: list[JournalEntry], lanes: Lanes) -> list[str]:
-    """Jobs that began before the one ahead of them in their lane had ended.
-
-    Tokens grow with every delivery of the queue, so they tell what came first.
-    """
+    """Jobs that began before the job ahead of them in their lane had ended."""
     last = {str(id): job.token or 0 for id, job in found.jobs.items()}
     first = dict(last)
     for entry in began:

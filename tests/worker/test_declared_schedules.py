@@ -33,7 +33,7 @@ def hourly(**changes: Any) -> NamedSchedule:
 
 @asynccontextmanager
 async def firing(engine: Engine, clock: ManualClock, *work: NamedSchedule) -> AsyncGenerator[None]:
-    """A worker that fires *work* meanwhile; it has seen all of it when this is entered."""
+    """Runs a worker that fires *work*; when the body begins, the worker has seen all of it."""
     task = asyncio.create_task(keep_firing(engine, DeclaredSchedules(work), clock=clock))
     try:
         for schedule in work:
@@ -47,7 +47,7 @@ async def firing(engine: Engine, clock: ManualClock, *work: NamedSchedule) -> As
 
 
 async def reached(engine: Engine, name: str, instant: datetime | None = None) -> None:
-    """Wait until *name* was last fired for *instant* (None = for any)."""
+    """Waits until *name* was last fired for *instant* (None = for any)."""
 
     async def so() -> bool:
         known = (await engine.schedules.of(QUEUE)).last.get(name)
@@ -57,7 +57,7 @@ async def reached(engine: Engine, name: str, instant: datetime | None = None) ->
 
 
 async def jobs_of(engine: Engine) -> list[Lease]:
-    """All that was submitted, in order."""
+    """All jobs of the queue, in the order of their submits."""
     return await engine.claim(QUEUE, worker="anna", lease=days(1), count=500)
 
 
@@ -90,14 +90,14 @@ class TestRecurringWork:
         assert await jobs_of(engine) == []
 
     async def test_is_not_fired_before_its_time(self, engine: Engine, clock: ManualClock) -> None:
-        """The other one shows that the worker has looked."""
+        """Another schedule, which fires, shows that the worker has looked."""
         start, sooner = clock.now, hourly(name="sooner", when=Every(minutes(20)))
         async with firing(engine, clock, hourly(), sooner):
             clock.advance(hours(1) - seconds(1))
             await reached(engine, "sooner", start + minutes(40))
             assert (await engine.schedules.of(QUEUE)).last[HOURLY].at == start
 
-    async def test_makes_a_job_that_says_what_it_is_for(
+    async def test_submits_jobs_with_the_headers_that_name_their_schedule(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         work = hourly(
@@ -112,12 +112,12 @@ class TestRecurringWork:
         assert lease.headers == {"handler": "rerun", "scheduled": "2026-01-01T01:00:00.000Z"}
         assert (lease.payload, lease.priority, lease.lane) == (b'{"kind":"full"}', HIGH, "octo")
 
-    async def test_is_shown_with_its_schedule(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_is_listed_with_its_schedule(self, engine: Engine, clock: ManualClock) -> None:
         async with firing(engine, clock, hourly(when=Cron("0 3 * * *", "Europe/Berlin"))):
             about = (await engine.schedules.of(QUEUE)).last[HOURLY].about
         assert about == "0 3 * * * Europe/Berlin"
 
-    async def test_goes_on_from_its_last_firing_with_another_schedule(
+    async def test_goes_on_from_its_last_firing_when_its_schedule_changes(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         start = clock.now
@@ -129,13 +129,15 @@ class TestRecurringWork:
             await reached(engine, HOURLY, start + minutes(30))
         assert await fired_for(engine) == [start + minutes(15), start + minutes(30)]
 
-    async def test_that_was_forgotten_begins_anew(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_starts_anew_after_it_was_deleted(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         async with firing(engine, clock, hourly()):
             await engine.schedules.delete_declared(QUEUE, HOURLY)
             clock.advance(LOOK_EVERY)
             await reached(engine, HOURLY, clock.now)
 
-    async def test_of_several_queues_is_fired_in_each(
+    async def test_is_fired_in_each_of_several_queues(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         works = [hourly(), hourly(queue="mails")]
@@ -158,7 +160,7 @@ class TestAWorkerThatWasDownOverThreeFirings:
     @pytest.mark.parametrize(
         ("missed", "made"), [(Missed.SKIP, []), (Missed.ONCE, [3]), (Missed.ALL, [1, 2, 3])]
     )
-    async def test_does_what_the_policy_says(
+    async def test_makes_up_for_missed_firings_by_the_policy(
         self, engine: Engine, clock: ManualClock, caplog: pytest.LogCaptureFixture,
         missed: Missed, made: list[int],
     ) -> None:  # fmt: skip
@@ -176,7 +178,7 @@ class TestAWorkerThatWasDownOverThreeFirings:
         assert (line["missed"], line["policy"]) == (3, missed)
         assert len(lines(caplog, "schedule.fired")) == len(made) + 1
 
-    async def test_makes_up_for_more_than_one_step_takes(
+    async def test_makes_up_for_more_firings_than_one_step_takes(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         start, work = clock.now, hourly(when=Every(seconds(1)), missed=Missed.ALL)
@@ -189,10 +191,12 @@ class TestAWorkerThatWasDownOverThreeFirings:
 
 
 class TestManyWorkers:
-    async def test_fire_each_firing_once(
+    async def test_make_each_firing_once(
         self, server: EmbeddedServer, clock: ManualClock, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Who fired says so: a second time would be in the log, though its id is known."""
+        """A worker logs each firing that it made, so a second one would be in the log, though the
+        job id is known.
+        """
         start, works = clock.now, [hourly(name=f"work-{n}", missed=Missed.ALL) for n in range(3)]
         async with AsyncExitStack() as stack:
             engines = [
@@ -210,7 +214,7 @@ class TestManyWorkers:
         assert submitted == 60
         assert len(told) == len(set(told)) == 60
 
-    async def test_are_a_few_calls_each_while_nothing_is_due(
+    async def test_make_few_calls_while_nothing_is_due(
         self, server: EmbeddedServer, engine: Engine, clock: ManualClock
     ) -> None:
         async with firing(engine, clock, hourly()):
@@ -219,7 +223,8 @@ class TestManyWorkers:
             clock.advance(LOOK_EVERY)
             await eventually_async(lambda: more_calls(server, before))
             await eventually_async(lambda: settled(server))
-            # Whether a schedule was changed, and a look; another one, as the clock has jumped.
+            # One call asks whether a schedule changed, one reads the due ones, and one more follows
+            # the jump of the clock.
             assert calls(server) <= before + 3
 
 
@@ -231,7 +236,7 @@ def calls(server: EmbeddedServer) -> int:
 
 
 async def settled(server: EmbeddedServer) -> bool:
-    """Whether nobody calls any more."""
+    """Whether no calls are made any more."""
     before = calls(server)
     for _ in range(100):
         await asyncio.sleep(0)
@@ -242,11 +247,11 @@ async def more_calls(server: EmbeddedServer, before: int) -> bool:
     return calls(server) > before
 
 
-class TestAFiringThatFindsNoRoom:
-    async def test_waits_for_it(
+class TestAFiringWithoutRoomInItsQueue:
+    async def test_stays_due_until_there_is_room(
         self, engine: Engine, clock: ManualClock, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """What there is room for is taken in, the rest stays due."""
+        """The queue accepts as many jobs as it has room for; the rest stays due."""
         start, work = clock.now, hourly(missed=Missed.ALL)
         await engine.queues.configure(QUEUE, QueueOptions(max_length=2))
         async with firing(engine, clock, work):
@@ -260,7 +265,9 @@ class TestAFiringThatFindsNoRoom:
             await reached(engine, HOURLY, start + hours(3))
         assert await fired_for(engine) == [start + hours(3)]
 
-    async def test_holds_no_other_up(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_holds_up_no_firing_of_another_queue(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.queues.configure(QUEUE, QueueOptions(max_payload=3))
         async with firing(
             engine, clock, hourly(name="large", payload=b"large"), hourly(payload=b"1")
@@ -273,8 +280,8 @@ async def told(caplog: pytest.LogCaptureFixture, event: str) -> bool:
     return bool(lines(caplog, event))
 
 
-class TestAServerThatGivesNoAnswer:
-    async def test_is_asked_again_and_the_firing_made_up_for(
+class TestARedisThatDoesNotAnswer:
+    async def test_is_asked_again_and_missed_firings_are_made_up_for(
         self, server: EmbeddedServer, engine: Engine, clock: ManualClock,
         caplog: pytest.LogCaptureFixture,
     ) -> None:  # fmt: skip
@@ -296,7 +303,7 @@ class TestAServerThatGivesNoAnswer:
             await eventually_async(recovered)
         assert lines(caplog, "duty.failed")[0]["error"] == "ServerUnreachable"
 
-    async def test_ends_the_firing_if_the_engine_was_closed(
+    async def test_does_not_keep_a_closed_engine_firing(
         self, server: EmbeddedServer, clock: ManualClock
     ) -> None:
         async with Engine(server.url, clock=clock) as engine:
@@ -325,21 +332,23 @@ class TestBadInput:
             ({"options": {"headers": {"Bad Name": ""}}}, "headers['Bad Name']"),
         ],
     )
-    def test_is_refused_where_it_is_given(self, change: dict[str, Any], option: str) -> None:
+    def test_a_bad_option_is_refused_where_it_is_given(
+        self, change: dict[str, Any], option: str
+    ) -> None:
         with pytest.raises(InvalidOption) as refusal:
             hourly(**change)
         assert refusal.value.option == option
 
     @pytest.mark.parametrize("name", ["", "x" * 257, "a\nb", None])
-    def test_in_a_name_is_refused(self, name: Any) -> None:
+    def test_a_bad_name_is_refused(self, name: Any) -> None:
         with pytest.raises(InvalidName):
             hourly(name=name)
 
-    def test_in_a_queue_is_refused(self) -> None:
+    def test_a_bad_queue_is_refused(self) -> None:
         with pytest.raises(InvalidName):
             hourly(queue="No")
 
-    def test_in_a_name_that_is_taken_is_refused(self) -> None:
+    def test_a_name_that_is_taken_is_refused(self) -> None:
         works = DeclaredSchedules([hourly(), hourly(queue="mails")])
         again = hourly(when=Every(minutes(5)))
         with pytest.raises(InvalidOption, match=QUEUE) as refusal:

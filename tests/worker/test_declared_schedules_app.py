@@ -1,4 +1,4 @@
-"""Schedules as an app declares them: handlers with a schedule, fired and run by a worker."""
+"""Handlers that an app declares with a schedule: a worker fires and runs them."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ class TestARecurringHandler:
         assert await running == 0
         assert nightly.named == "nightly"
 
-    async def test_shares_its_queue_with_others(self, app: Towpath) -> None:
+    async def test_shares_its_queue_with_other_handlers(self, app: Towpath) -> None:
         @app.recurring(Every(minutes(5)), missed=Missed.SKIP, retry=Fixed(), max_attempts=2)
         async def pulse() -> None: ...
 
@@ -77,13 +77,13 @@ class TestARecurringHandler:
         with pytest.raises(error):
             app.recurring(**given)(work)
 
-    def test_takes_no_payload(self, app: Towpath) -> None:
+    def test_accepts_no_payload(self, app: Towpath) -> None:
         with pytest.raises(PayloadInvalid):
 
             @app.recurring("* * * * *")
             async def work(payload: int) -> None: ...
 
-    def test_has_a_name_of_its_own(self, app: Towpath) -> None:
+    def test_must_have_a_name_that_no_other_has(self, app: Towpath) -> None:
         async def work() -> None: ...
 
         app.recurring("* * * * *")(work)
@@ -91,8 +91,8 @@ class TestARecurringHandler:
             app.recurring("0 * * * *")(work)
 
 
-class TestAHandlerThatRecurs:
-    async def test_gets_the_payload_each_time(self, app: Towpath) -> None:
+class TestARecurringHandlerWithAPayload:
+    async def test_gets_its_payload_at_each_firing(self, app: Towpath) -> None:
         @app.handler("reports")
         async def report(payload: dict[str, int]) -> None: ...
 
@@ -116,7 +116,7 @@ class TestAHandlerThatRecurs:
         assert (refusal.value.option, refusal.value.value) == ("name", "report")
 
 
-async def test_a_worker_fires_for_its_own_queues_only(
+async def test_a_worker_fires_only_schedules_of_its_own_queues(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "towpath")

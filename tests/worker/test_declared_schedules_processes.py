@@ -1,4 +1,4 @@
-"""Schedules in real processes: two at once with wrong clocks, one of them killed."""
+"""Schedules fired by two processes at once, both with wrong clocks; one of them is killed."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ QUEUE, NAME = "reports", "tick"
 
 @contextmanager
 def process(url: str, journal: Path, *, offset: int) -> Generator[Program[bytes]]:
-    """A process that fires, its own clock wrong by *offset* seconds."""
+    """Starts a process that fires; its own clock is wrong by *offset* seconds."""
     command = [
         sys.executable,
         "-m",
@@ -39,7 +39,7 @@ def process(url: str, journal: Path, *, offset: int) -> Generator[Program[bytes]
 
 
 def fired(*journals: Path) -> list[str]:
-    """The ids of all jobs that processes say they fired, in order of their instants."""
+    """The ids of all jobs that processes fired by their journals, in order of their instants."""
     return sorted(id for path in journals if path.exists() for id in path.read_text().split())
 
 
@@ -47,10 +47,12 @@ def instant_of(id: str) -> datetime:
     return datetime.fromisoformat(id.removeprefix(f"{NAME}@"))
 
 
-async def test_each_firing_happens_once_and_none_is_left_out(
+async def test_each_firing_happens_once_and_none_is_missing(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    """The first is killed while both fire; the second goes on. Clocks are an hour off each way."""
+    """The first process is killed while both fire, and the second goes on. Their clocks are an hour
+    ahead and an hour behind.
+    """
     one, two = tmp_path / "one", tmp_path / "two"
     with process(server.url, one, offset=3600) as first:
         eventually(lambda: fired(one))
@@ -61,7 +63,7 @@ async def test_each_firing_happens_once_and_none_is_left_out(
             eventually(lambda: len(fired(one, two)) >= before + 2)
     ids = fired(one, two)
     instants = [instant_of(id) for id in ids]
-    # The kill may have come between a firing and its line, so the store is asked what there is.
+    # The kill may have come between a firing and its line, so the test reads the jobs from Redis.
     async with Engine(server.url) as engine:
         page = await engine.inspect.list(QUEUE, State.READY, size=1000)
         last = (await engine.schedules.of(QUEUE)).last[NAME].at

@@ -1,4 +1,4 @@
-"""Declaring handlers: what can be one, and what is refused before any job comes."""
+"""Declaring handlers: which functions are accepted, and what is refused before any job comes."""
 
 import functools
 import re
@@ -17,7 +17,7 @@ from towpath.worker.handler import HandlerOptions
 
 
 class Shop:
-    """Something with a method, and something that can be called."""
+    """An object with a method, and one that can be called."""
 
     async def sell(self, n: int) -> int:
         return n
@@ -114,8 +114,8 @@ def test_a_handler_keeps_the_name_and_docstring_of_its_function() -> None:
     assert (sell.__name__, sell.__doc__, repr(sell)) == ("sell", "Sells.", "<handler sell of shop>")
 
 
-class TestAContext:
-    async def test_may_stand_behind_the_payload_before_it_or_by_name(self, app: Towpath) -> None:
+class TestTheContextParameter:
+    async def test_may_come_after_the_payload_before_it_or_by_keyword(self, app: Towpath) -> None:
         @app.handler("shop", name="behind")
         async def behind(n: int, ctx: Context) -> str:
             return f"{n} {ctx.queue}"
@@ -134,7 +134,7 @@ class TestAContext:
         assert await before(3) == await behind(3) == by_name(3) == "3 shop"
 
     async def test_may_be_optional(self, app: Towpath) -> None:
-        """A worker gives one; who calls the function gives one or does not."""
+        """A worker passes a context; a caller of the function passes one or not."""
 
         @app.handler("shop")
         async def sell(n: int, ctx: Context | None = None) -> str:
@@ -146,10 +146,10 @@ class TestAContext:
 
 
 class TestAPlainFunctionThatReturnsAnAwaitable:
-    async def test_makes_its_job_dead_at_once_with_what_to_do(
+    async def test_ends_its_job_dead_at_once_with_a_remedy(
         self, app: Towpath, lines: LogLines
     ) -> None:
-        """Only its return value shows it, so the declaration can't refuse it."""
+        """Only the return value shows that it is awaitable, so the declaration cannot refuse it."""
 
         def sell(n: int) -> Any:
             return plain(n)

@@ -1,4 +1,4 @@
-"""The digest of a payload type: the same in every process, another one for another type."""
+"""The digest of a payload type is the same in every process, and differs between types."""
 
 import os
 import subprocess
@@ -60,36 +60,36 @@ def digests() -> list[str]:
     return [handler(kind).digest for kind in KINDS]
 
 
-def test_types_that_differ_have_different_digests() -> None:
+def test_different_types_have_different_digests() -> None:
     assert len(set(digests())) == len(KINDS)
     assert "" not in digests()
 
 
 @pytest.mark.parametrize("kind", [Any, bytes], ids=["any", "bytes"])
-def test_what_takes_anything_has_none(kind: Any) -> None:
+def test_a_type_that_accepts_anything_has_no_digest(kind: Any) -> None:
     assert handler(kind).digest == ""
 
 
-def test_a_handler_without_a_payload_has_none() -> None:
+def test_a_handler_without_a_payload_has_no_digest() -> None:
     async def count() -> None: ...
 
     assert Handler[Any, Any, Any]("mails", count).digest == ""
 
 
-def test_a_payload_that_may_be_left_out_is_another_one() -> None:
+def test_an_optional_payload_has_another_digest() -> None:
     async def take(item: int = 1) -> None: ...
 
     assert Handler[Any, Any, Any]("mails", take).digest not in ("", handler(int).digest)
 
 
-def test_texts_for_people_do_not_count() -> None:
+def test_descriptions_do_not_change_the_digest() -> None:
     def described(text: str) -> type[msgspec.Struct]:
         return msgspec.defstruct("Letter", [("to", str)], namespace={"__doc__": text})
 
     assert handler(described("a")).digest == handler(described("b")).digest
 
 
-def test_another_process_has_the_same() -> None:
+def test_another_process_computes_the_same_digests() -> None:
     code = "from tests.worker.test_digests import digests; print(*digests())"
     for seed in ("1", "2"):
         ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""Durations, as a user says them: a timedelta, a number of seconds, or text, everywhere."""
+"""Durations that users pass: a timedelta, a number of seconds, or text, everywhere."""
 
 import math
 from datetime import timedelta
@@ -49,7 +49,7 @@ async def test_durations_are_accepted_as_job_options(app: Towpath, minute: Durat
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-async def test_durations_that_cannot_be_right_are_refused(app: Towpath, wrong: Any) -> None:
+async def test_invalid_durations_are_refused(app: Towpath, wrong: Any) -> None:
     @app.handler("mails")
     async def send() -> None: ...
 
@@ -65,7 +65,7 @@ async def test_durations_that_cannot_be_right_are_refused(app: Towpath, wrong: A
 
 
 @pytest.mark.parametrize("nothing", [0, 0.0, "0s", timedelta()])
-async def test_durations_of_zero_are_refused_where_they_make_no_sense(
+async def test_durations_of_zero_are_refused_where_they_are_meaningless(
     app: Towpath, nothing: DurationLike
 ) -> None:
     @app.handler("mails")

@@ -12,7 +12,7 @@ from towpath.worker.duties import (
 )
 
 
-async def test_an_empty_queue_that_nobody_uses_leaves_the_list(
+async def test_an_empty_unused_queue_is_removed_from_the_directory(
     server: EmbeddedServer, lines: LogLines
 ) -> None:
     clock = ManualClock()

@@ -1,6 +1,6 @@
-"""How an attempt ends: what a handler may say, what it may do wrong, and what becomes of the job.
+"""How an attempt ends: verdicts of handlers, their mistakes, and what becomes of the job.
 
-Each case runs in all three places: in the worker's loop, in a thread, in a process.
+Each case runs in all three executors: in the worker's loop, in a thread, in a process.
 """
 
 import re
@@ -50,14 +50,14 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 def ending_handler(app: Towpath, place: Place, **options: Any) -> EndingHandler:
-    """A handler in that place that does what its job says."""
+    """A handler in that executor that ends as its job's payload asks."""
     options = {"processes": int(place is Place.PROCESS), "retry": Never()} | options
     wanted = HandlerOptions(**options)
     return app.add("faces", PLACES[place], wanted)
 
 
 async def outcomes(app: Towpath, handler: EndingHandler, hows: Iterable[str]) -> dict[str, JobInfo]:
-    """What becomes of such jobs; a worker that went on afterwards did another."""
+    """The outcomes of such jobs; asserts that the worker completes another job afterwards."""
     async with working(app, concurrency=1):
         jobs = {how: await handler.submit(how) for how in hows}
         assert await (await handler.submit("fine")).result(within=SOON) == "fine"
@@ -65,7 +65,7 @@ async def outcomes(app: Towpath, handler: EndingHandler, hows: Iterable[str]) ->
 
 
 async def outcome(app: Towpath, handler: EndingHandler, how: str) -> JobInfo:
-    """The same for one."""
+    """The outcome of one such job."""
     return (await outcomes(app, handler, [how]))[how]
 
 
@@ -74,40 +74,41 @@ def _was_tried(job: JobInfo) -> bool:
 
 
 class TestAVerdict:
-    async def test_to_retry_after_a_time_delays_the_job(
+    async def test_retry_with_a_delay_delays_the_job(
         self, app: Towpath, place: Place, lines: LogLines
     ) -> None:
-        """The handler's own word goes before any policy; the attempt counts."""
+        """The handler's delay takes precedence over any policy; the attempt counts."""
         job = await outcome(app, ending_handler(app, place, retry=Fixed(seconds(1))), "retry")
         assert (job.state, job.attempts, job.reason) == (State.DELAYED, 1, "out of paper")
         assert _delay(job) == pytest.approx(3600, abs=20)
         assert lines.of("job.failed")[0]["error"] == "Retry"
 
-    async def test_to_retry_by_the_policy_delays_the_job(self, app: Towpath, place: Place) -> None:
+    async def test_retry_without_a_delay_follows_the_policy(
+        self, app: Towpath, place: Place
+    ) -> None:
         job = await outcome(
             app, ending_handler(app, place, retry=Fixed(hours(2))), "retry by policy"
         )
         assert (job.state, job.attempts) == (State.DELAYED, 1)
         assert _delay(job) == pytest.approx(7200, abs=20)
 
-    async def test_to_discard_makes_the_job_dead(
+    async def test_discard_makes_the_job_dead(
         self, app: Towpath, place: Place, lines: LogLines
     ) -> None:
         job = await outcome(app, ending_handler(app, place, retry=Fixed(seconds(1))), "discard")
         assert (job.state, job.attempts, job.reason) == (State.DEAD, 1, "nobody wants it")
         assert lines.of("job.discarded")[0]["reason"] == "nobody wants it"
 
-    async def test_to_snooze_until_an_instant_costs_no_attempt(
+    async def test_snooze_until_an_instant_costs_no_attempt(
         self, app: Towpath, place: Place, lines: LogLines
     ) -> None:
-        """The attempt does not count."""
         job = await outcome(app, ending_handler(app, place), "snooze until")
         assert (job.state, job.attempts) == (State.DELAYED, 0)
         assert job.next_try_at is not None
         assert abs(job.next_try_at - pool.LATER) < seconds(2)
         assert lines.of("job.snoozed")[0]["until"].startswith(("2099-12-31T23:59:59", "2100-01-01"))
 
-    async def test_to_snooze_for_a_while_costs_no_attempt(self, app: Towpath, place: Place) -> None:
+    async def test_snooze_for_a_duration_costs_no_attempt(self, app: Towpath, place: Place) -> None:
         job = await outcome(app, ending_handler(app, place), "snooze for")
         assert (job.state, job.attempts) == (State.DELAYED, 0)
         assert _delay(job) == pytest.approx(600, abs=20)
@@ -132,22 +133,24 @@ class TestAFailedAttempt:
         assert begins == REASONS
         assert all("(pool.py:" in (job.reason or "") for job in jobs.values())
 
-    async def test_has_the_traceback_of_the_handler_alone(self, app: Towpath, place: Place) -> None:
+    async def test_has_the_traceback_without_towpaths_own_frames(
+        self, app: Towpath, place: Place
+    ) -> None:
         jobs = await outcomes(app, ending_handler(app, place), REASONS)
         for job in jobs.values():
             [failure] = job.failures
             assert "pool.py" in failure.traceback
             assert "towpath/worker" not in failure.traceback
 
-    async def test_has_an_enormous_message_cut(self, app: Towpath, place: Place) -> None:
+    async def test_has_its_enormous_message_truncated(self, app: Towpath, place: Place) -> None:
         job = await outcome(app, ending_handler(app, place), "enormous")
         assert (job.reason or "").startswith("ValueError: xxx")
         assert len(job.reason or "") < 1200
 
-    async def test_may_end_by_an_exception_that_python_uses_itself(
+    async def test_may_be_caused_by_an_exception_that_python_itself_raises(
         self, app: Towpath, place: Place
     ) -> None:
-        """A cancellation too: nobody cancelled the job, so it must not look as if."""
+        """This includes a CancelledError: nobody cancelled the job, so it is a failed attempt."""
         names = {"stop": "StopIteration", "close": "GeneratorExit", "cancel": "CancelledError"}
         jobs = await outcomes(app, ending_handler(app, place), names)
         assert {job.state for job in jobs.values()} == {State.DEAD}
@@ -156,7 +159,7 @@ class TestAFailedAttempt:
     async def test_with_a_result_that_is_too_large_makes_the_job_dead(
         self, app: Towpath, place: Place, lines: LogLines
     ) -> None:
-        """No other attempt can help."""
+        """Another attempt could not help."""
         job = await outcome(app, ending_handler(app, place, retry=Fixed(seconds(1))), "big")
         assert (job.state, job.attempts) == (State.DEAD, 1)
         assert (job.reason or "").startswith("ResultTooLarge: ")
@@ -166,7 +169,7 @@ class TestAFailedAttempt:
     async def test_with_a_result_above_a_lowered_limit_makes_the_job_dead(
         self, app: Towpath
     ) -> None:
-        """Its limit was lowered elsewhere, while the handler ran."""
+        """The limit was lowered elsewhere, while the handler ran."""
 
         @app.handler("shop")
         async def sell() -> str:
@@ -180,7 +183,7 @@ class TestAFailedAttempt:
         assert (dead.reason or "").startswith("ResultTooLarge: ")
         assert re.findall(r"\d+", dead.reason or "") == ["502", "100"]
 
-    async def test_with_a_result_that_is_no_json_makes_the_job_dead(
+    async def test_with_a_result_that_json_cannot_encode_makes_the_job_dead(
         self, app: Towpath, place: Place, lines: LogLines
     ) -> None:
         handler = ending_handler(app, place, retry=Fixed(seconds(1)))
@@ -191,7 +194,7 @@ class TestAFailedAttempt:
             assert "end_as_told" in (job.reason or "")
         assert len(lines.of("result.invalid")) == 2
 
-    async def test_in_a_process_that_is_killed_has_the_signal_as_its_reason(
+    async def test_in_a_process_killed_by_a_signal_names_the_signal(
         self, app: Towpath, lines: LogLines
     ) -> None:
         job = await outcome(app, ending_handler(app, Place.PROCESS), "kill")
@@ -199,10 +202,14 @@ class TestAFailedAttempt:
         assert lines.of("process.died")[0]["code"] == -9
 
 
-class TestAProgramThatAHandlersProcessStarted:
+class TestAProcessThatAHandlersProcessStarted:
     @pytest.mark.parametrize("how", ["copy", "other"])
-    async def test_ends_with_that_process(self, app: Towpath, tmp_path: Path, how: str) -> None:
-        """Its death is noticed even if what it has started holds its end of the line open."""
+    async def test_ends_with_the_handlers_process(
+        self, app: Towpath, tmp_path: Path, how: str
+    ) -> None:
+        """The worker notices the death of the handler's process, though its child holds the pipe
+        open.
+        """
         options = HandlerOptions(processes=1, retry=Never())
         leave = app.add("orphans", pool.leave_behind.function, options)
         async with working(app):
@@ -212,14 +219,14 @@ class TestAProgramThatAHandlersProcessStarted:
         _require_killed(dead)
 
 
-class TestAGroupOfExceptions:
+class TestAnExceptionGroup:
     async def test_with_one_verdict_counts_as_that_verdict(
         self, app: Towpath, place: Place
     ) -> None:
         job = await outcome(app, ending_handler(app, place), "grouped discard")
         assert (job.state, job.reason) == (State.DEAD, "nobody wants it")
 
-    async def test_is_named_by_the_first_and_the_others_are_counted(
+    async def test_is_named_by_its_first_exception_and_counts_the_others(
         self, app: Towpath, place: Place
     ) -> None:
         job = await outcome(app, ending_handler(app, place), "group")
@@ -230,7 +237,7 @@ class TestAGroupOfExceptions:
 
 
 class TestTheTraceback:
-    async def test_is_in_the_log_line_of_a_failure(
+    async def test_is_in_the_log_line_of_a_failed_attempt(
         self, app: Towpath, place: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         await outcome(app, ending_handler(app, place), "fail")
@@ -240,7 +247,7 @@ class TestTheTraceback:
         assert "in _raise" in words
         assert "ValueError: broken" in words
 
-    async def test_is_in_no_log_line_of_an_invalid_payload(
+    async def test_is_not_in_the_log_line_of_an_invalid_payload(
         self, app: Towpath, caplog: pytest.LogCaptureFixture
     ) -> None:
         @app.handler("shop")
@@ -251,7 +258,7 @@ class TestTheTraceback:
             await meanwhile(lambda: "payload.invalid" in caplog.text)
         assert not [record for record in caplog.records if record.exc_info]
 
-    async def test_names_in_the_reason_its_last_line_outside_the_standard_library(
+    async def test_names_its_last_line_outside_the_standard_library_in_the_reason(
         self, app: Towpath
     ) -> None:
         job = await outcome(app, ending_handler(app, Place.LOOP), "fail in json")
@@ -260,10 +267,10 @@ class TestTheTraceback:
 
 
 class TestAMalformedVerdict:
-    """What nobody should raise must not end a worker either."""
+    """Verdicts that no correct handler raises must not end a worker either."""
 
     @pytest.mark.parametrize("reason", [ValueError("no"), None, 7, "", "x" * 1_000_000, "\udcff"])
-    async def test_with_a_reason_of_any_kind_ends_only_its_job(
+    async def test_with_a_reason_of_any_type_ends_only_its_own_job(
         self, app: Towpath, reason: Any
     ) -> None:
         @app.handler("shop", max_attempts=1)
@@ -276,7 +283,7 @@ class TestAMalformedVerdict:
         assert {job.state for job in dead} == {State.DEAD}
         assert all(job.reason for job in dead)
 
-    async def test_without_its_parts_is_a_failure(self, app: Towpath) -> None:
+    async def test_without_its_attributes_is_a_failed_attempt(self, app: Towpath) -> None:
         class Bare(Snooze):
             def __init__(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""A worker that runs follows its app's handlers: queues come and go."""
+"""A running worker follows its app's handlers: queues are added and removed."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ from towpath.worker.worker import Worker
 
 
 def doubling(app: Towpath, queue: str, **options: Any) -> Any:
-    """A handler of *queue* that is added now."""
+    """Adds a handler of *queue*."""
 
     @app.handler(queue, **options)
     async def double(n: int) -> int:
@@ -54,7 +54,7 @@ def own_parent() -> int:
 
 
 class TestAWorkerThatGainsAHandler:
-    async def test_serves_it_while_it_runs(self, app: Towpath, lines: LogLines) -> None:
+    async def test_serves_the_handler_while_it_runs(self, app: Towpath, lines: LogLines) -> None:
         doubling(app, "first")
         async with working(app) as worker:
             await lines.next("worker.started")
@@ -66,18 +66,22 @@ class TestAWorkerThatGainsAHandler:
                 == (lines.of("queue.added")[0])
             )
 
-    async def test_may_start_without_any(self, app: Towpath, lines: LogLines) -> None:
+    async def test_may_start_without_any_handler(self, app: Towpath, lines: LogLines) -> None:
         async with working(app, handlers_later=True):
             assert (await lines.next("worker.started"))["queues"] == []
             assert await (await doubling(app, "shop").submit(4)).result(within=SOON) == 8
 
-    async def test_serves_one_that_another_thread_adds(self, app: Towpath, lines: LogLines) -> None:
+    async def test_serves_a_handler_that_another_thread_adds(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         async with working(app, handlers_later=True):
             await lines.next("worker.started")
             double = await asyncio.to_thread(doubling, app, "shop")
             assert await (await double.submit(4)).result(within=SOON) == 8
 
-    async def test_configures_its_queue_as_it_asks(self, app: Towpath, lines: LogLines) -> None:
+    async def test_sets_the_queues_options_that_the_handler_declares(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         async with working(app, handlers_later=True):
             await lines.next("worker.started")
             double = doubling(app, "shop", keep=hours(7), max_attempts=9)
@@ -85,7 +89,7 @@ class TestAWorkerThatGainsAHandler:
             options = await app.engine.queues.options("shop")
             assert (options.keep, options.max_attempts) == (hours(7), 9)
 
-    async def test_keeps_to_the_handlers_concurrency(self, app: Towpath, lines: LogLines) -> None:
+    async def test_respects_the_handlers_concurrency(self, app: Towpath, lines: LogLines) -> None:
         async with working(app, handlers_later=True) as worker:
             await lines.next("worker.started")
             go = asyncio.Event()
@@ -102,7 +106,7 @@ class TestAWorkerThatGainsAHandler:
                 assert not isinstance(job, TowpathError)
                 await ended(job)
 
-    async def test_fires_its_recurring_work(self, app: Towpath, lines: LogLines) -> None:
+    async def test_fires_the_handlers_schedule(self, app: Towpath, lines: LogLines) -> None:
         fired = asyncio.Event()
         async with working(app, handlers_later=True):
             await lines.next("worker.started")
@@ -113,7 +117,9 @@ class TestAWorkerThatGainsAHandler:
 
             await asyncio.wait_for(fired.wait(), SOON.total_seconds())
 
-    async def test_runs_it_in_threads_and_processes(self, app: Towpath, lines: LogLines) -> None:
+    async def test_runs_the_handler_in_threads_and_processes(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         async with working(app, handlers_later=True):
             await lines.next("worker.started")
             threaded = app.add("threads", own_thread, HandlerOptions())
@@ -121,10 +127,10 @@ class TestAWorkerThatGainsAHandler:
             assert await (await threaded.submit()).result(within=SOON) != threading.get_ident()
             assert await (await processed.submit()).result(within=SOON) != os.getpid()
 
-    async def test_under_a_name_that_is_taken_keeps_the_first(
+    async def test_keeps_the_first_of_two_handlers_with_one_name(
         self, app: Towpath, lines: LogLines
     ) -> None:
-        """What is refused changes nothing for those that run."""
+        """The refused handler changes nothing for those that run."""
         double = doubling(app, "shop")
         async with working(app):
             await lines.next("worker.started")
@@ -132,10 +138,10 @@ class TestAWorkerThatGainsAHandler:
                 doubling(app, "shop")
             assert await (await double.submit(4)).result(within=SOON) == 8
 
-    async def test_of_a_broken_queue_serves_the_others(
+    async def test_serves_other_queues_while_the_handlers_queue_is_broken(
         self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
-        """It is served as soon as it is mended."""
+        """The queue is served as soon as it is repaired."""
         double = doubling(app, "shop")
         async with working(app):
             await lines.next("worker.started")
@@ -146,7 +152,7 @@ class TestAWorkerThatGainsAHandler:
             server.ask("DEL", "{bad}:meta")
             assert await (await bad.submit(5)).result(within=SOON) == 10
 
-    async def test_waits_for_a_server_that_is_away(self, proxy: Proxy, lines: LogLines) -> None:
+    async def test_waits_for_a_redis_that_is_away(self, proxy: Proxy, lines: LogLines) -> None:
         app = Towpath(proxy.url, limits=Limits(answer=seconds(0.5), give_up=seconds(1)))
         async with app, working(app, handlers_later=True):
             await lines.next("worker.started")
@@ -174,7 +180,9 @@ class TestAWorkerThatLosesAHandler:
             assert await job.state() is State.READY
             assert lines.of("queue.removed")[0]["queue"] == "gone"
 
-    async def test_lets_its_running_jobs_end(self, app: Towpath, lines: LogLines) -> None:
+    async def test_lets_running_jobs_of_the_handler_end(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         go = asyncio.Event()
 
         @app.handler("shop")
@@ -192,10 +200,10 @@ class TestAWorkerThatLosesAHandler:
             await until_slots(worker, busy=0)
             assert await late.state() is State.READY
 
-    async def test_serves_it_again_when_it_is_added_again(
+    async def test_serves_the_handler_again_when_it_is_added_again(
         self, app: Towpath, lines: LogLines
     ) -> None:
-        """Also at once, and while a job of the one before still runs."""
+        """It does so at once, even while a job of the removed handler still runs."""
         go = asyncio.Event()
 
         async def sell(n: int) -> int:
@@ -212,7 +220,7 @@ class TestAWorkerThatLosesAHandler:
             go.set()
             assert await before.result(within=SOON) == 1
 
-    async def test_keeps_the_other_handler_of_the_queue(
+    async def test_keeps_serving_the_other_handler_of_the_queue(
         self, app: Towpath, lines: LogLines
     ) -> None:
         one, other = doubling(app, "shop", name="one"), doubling(app, "shop", name="other")
@@ -225,7 +233,7 @@ class TestAWorkerThatLosesAHandler:
             assert str(lost.reason).startswith("HandlerNotFound: ")
             assert {"one", "other"} <= set(re.findall(r"\w+", str(lost.reason)))
 
-    async def test_gives_its_slots_to_others(self, app: Towpath, lines: LogLines) -> None:
+    async def test_gives_the_handlers_slots_to_others(self, app: Towpath, lines: LogLines) -> None:
         go = asyncio.Event()
 
         @app.handler("busy")
@@ -244,14 +252,16 @@ class TestAWorkerThatLosesAHandler:
                 await job.result(within=SOON)
 
             async def others_are_left() -> bool:
-                # Those that had not begun when the handler went are given back.
+                # Jobs that had not begun when the handler was removed are released.
                 counts = await app.engine.inspect.counts("busy")
                 done = counts.totals["completed"]
                 return done <= 4 and counts.ready + counts.delayed == 10 - done
 
             await eventually_async(others_are_left)
 
-    async def test_removes_its_queue_from_the_metrics(self, app: Towpath, lines: LogLines) -> None:
+    async def test_removes_the_handlers_queue_from_the_metrics(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         gone, stays = doubling(app, "gone"), doubling(app, "stays")
         async with working(app) as worker:
             for handler in (gone, stays):
@@ -264,7 +274,7 @@ class TestAWorkerThatLosesAHandler:
 
             await eventually_async(shown)
 
-    async def test_fires_its_schedules_no_more(self, app: Towpath, lines: LogLines) -> None:
+    async def test_stops_firing_the_handlers_schedules(self, app: Towpath, lines: LogLines) -> None:
         @app.recurring(Every(milliseconds(1000)))
         async def tick() -> None: ...
 
@@ -279,10 +289,12 @@ class TestAWorkerThatLosesAHandler:
             await (await later.submit(1, delay=seconds(1.5))).result(within=SOON)
             assert (await app.engine.schedules.of("recurring")).last == seen
 
-    async def test_gives_back_what_a_claim_on_its_way_brings(
+    async def test_releases_jobs_that_a_claim_under_way_brings(
         self, app: Towpath, lines: LogLines
     ) -> None:
-        """Told at any moment: each job ran, or waits as if nobody had had it."""
+        """The handler is removed at many different moments: each job ran, or waits as if it had not
+        been claimed.
+        """
         ran: list[int] = []
 
         async def sell(n: int) -> None:
@@ -290,7 +302,8 @@ class TestAWorkerThatLosesAHandler:
 
         async with working(app, handlers_later=True, concurrency=4):
             await lines.next("worker.started")
-            for steps in reversed(range(60)):  # the last ones are taken away before they can run
+            # the last jobs must not start before their handler is removed
+            for steps in reversed(range(60)):
                 handler = app.add("shop", sell, HandlerOptions())
                 await handler.submit_many(range(4))
                 for _ in range(steps):
@@ -310,7 +323,7 @@ class TestAWorkerThatLosesAHandler:
             assert [job.attempt for job in waiting] == [1] * counts.ready
 
     async def test_ends_the_processes_of_the_handler(self, app: Towpath, lines: LogLines) -> None:
-        """Another function under the same name does not get the old one's process."""
+        """Another function under the same name does not get the removed handler's process."""
         options = HandlerOptions(processes=1, name="sell")
         first = app.add("shop", own_process.function, options)
         async with working(app):
@@ -333,7 +346,9 @@ async def test_an_app_does_not_remove_a_handler_of_another_app(
 
 
 class TestAWorkerRestrictedToQueues:
-    async def test_follows_the_handlers_of_those_only(self, app: Towpath, lines: LogLines) -> None:
+    async def test_serves_added_handlers_of_those_queues_only(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         first = doubling(app, "first")
         async with working(app, queues={"first": 5}) as worker:
             await lines.next("worker.started")
@@ -347,7 +362,7 @@ class TestAWorkerRestrictedToQueues:
 
 
 class TestAWorkerThatStops:
-    async def test_gains_no_handler(self, app: Towpath, lines: LogLines) -> None:
+    async def test_serves_no_added_handler(self, app: Towpath, lines: LogLines) -> None:
         go = asyncio.Event()
 
         @app.handler("shop")
@@ -366,7 +381,9 @@ class TestAWorkerThatStops:
         assert await running == 0
         assert await job.state() is State.READY
 
-    async def test_drains_what_its_jobs_add(self, app: Towpath, lines: LogLines) -> None:
+    async def test_drains_jobs_of_handlers_that_its_jobs_add(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         done: list[int] = []
 
         @app.handler("first")
@@ -385,9 +402,10 @@ class TestAWorkerThatStops:
         assert await asyncio.wait_for(Worker(app, handlers_later=True).drain(), HANGS) == 0
 
 
-class TestAddingAndRemovingHandlersManyTimes:
-    async def test_leaves_nothing_behind(self, app: Towpath, server: EmbeddedServer) -> None:
-        """A thousand come and go: no task, connection or metric is left of them."""
+class TestAThousandHandlersAddedAndRemoved:
+    async def test_leave_no_task_connection_or_metric_behind(
+        self, app: Towpath, server: EmbeddedServer
+    ) -> None:
         stays = doubling(app, "stays")
         async with working(app) as worker:
             await (await stays.submit(1)).result(within=SOON)

@@ -1,4 +1,4 @@
-"""Attempts are freed when they end: what only the garbage collector frees stops every job once."""
+"""Attempts are freed by reference counts: garbage collection would pause every job."""
 
 import gc
 import subprocess
@@ -29,7 +29,7 @@ def _no_collection() -> Generator[None]:
 
 @pytest.mark.usefixtures("_no_collection")
 @pytest.mark.parametrize("place", [Place.LOOP, Place.THREAD])
-async def test_what_belongs_to_an_attempt_goes_with_it(app: Towpath, place: Place) -> None:
+async def test_objects_of_an_attempt_are_freed_with_it(app: Towpath, place: Place) -> None:
     if place is Place.LOOP:
 
         @app.handler("tidy", name="note")
@@ -69,10 +69,10 @@ sys.exit(Worker(app).run_forever())
 """
 
 
-def test_a_process_of_a_worker_never_looks_through_what_it_has_loaded(
+def test_a_workers_process_does_not_collect_what_it_imported(
     server: EmbeddedServer,
 ) -> None:
-    """Modules are nearly all of it, and no job begins while they are looked through."""
+    """Modules are nearly all of its objects, and no job could begin while they are traversed."""
     words = [sys.executable, "-c", PROGRAM, server.url]
     ran = subprocess.run(words, stdout=subprocess.PIPE, timeout=HANGS, check=True)
     assert int(ran.stdout) > 10_000

@@ -1,4 +1,4 @@
-"""A handler hands its lease over: somebody else ends the attempt, by the token alone."""
+"""A handler hands its lease over: somebody else ends the attempt, with the fencing token alone."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ def in_a_process(ctx: Context) -> None:
 
 
 class HandOverHandler:
-    """A handler of queue `shop` that hands every attempt over, and what it gave away."""
+    """A handler of queue `shop` that hands every attempt over, and the leases that it gave away."""
 
     def __init__(self, app: Towpath, lease: Duration, **options: Any) -> None:
         self.leases: list[Lease] = []
@@ -80,10 +80,10 @@ class TestHandingOver:
                 await app.engine.fail(hand_over.leases[0], "too late")
 
     @pytest.mark.parametrize("verb", ["complete", "fail"])
-    async def test_may_end_before_the_worker_has_logged_it(
+    async def test_may_be_completed_before_the_worker_has_logged_it(
         self, app: Towpath, lines: LogLines, verb: str
     ) -> None:
-        """Whoever has the token was faster: that is no stale attempt."""
+        """The new holder of the token was faster: that is no stale attempt."""
 
         @app.handler("shop", retry=Fixed(minutes(1)))
         async def sell(ctx: Context) -> None:
@@ -124,8 +124,10 @@ class TestHandingOver:
             await app.engine.renew(hand_over.leases[0], minutes(30))
             assert await _leased_for(job) > minutes(29)
 
-    async def test_ends_with_its_lease_as_an_attempt(self, app: Towpath, lines: LogLines) -> None:
-        """The heartbeat renews it no more; who comes late is refused."""
+    async def test_ends_with_the_lease_if_nobody_settles_it(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
+        """The heartbeat no longer renews the lease; a late settle is refused."""
         hand_over = HandOverHandler(app, seconds(1))
         async with working(app, lease=seconds(1)):
             await hand_over.handler.submit()
@@ -135,10 +137,10 @@ class TestHandingOver:
             app.remove(hand_over.handler)
 
     @pytest.mark.usefixtures("quick_heartbeat")
-    async def test_is_never_cut_short_by_a_renewal_on_its_way(
+    async def test_survives_a_renewal_that_is_under_way(
         self, app: Towpath, lines: LogLines
     ) -> None:
-        """Handlers that end while the heartbeat renews."""
+        """The handlers end while the heartbeat renews their leases."""
 
         @app.handler("shop")
         async def sell(n: int) -> None:
@@ -173,7 +175,9 @@ class TestHandingOver:
             await app.engine.complete(lease_by_token(job.ref, int(note), worker="elsewhere"))
             assert await job.state() is State.DONE
 
-    async def test_for_no_time_is_a_failure(self, app: Towpath, lines: LogLines) -> None:
+    async def test_for_a_duration_of_zero_is_a_failed_attempt(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         with pytest.raises(InvalidOption):
             HandOver(seconds(0))
 
@@ -187,7 +191,7 @@ class TestHandingOver:
 
 
 class TestAWorkerThatStops:
-    async def test_does_not_release_what_was_handed_over(
+    async def test_does_not_release_jobs_that_were_handed_over(
         self, app: Towpath, lines: LogLines
     ) -> None:
         hand_over = HandOverHandler(app, minutes(10))
@@ -202,7 +206,7 @@ class TestAWorkerThatStops:
         assert lines.of("worker.stopped")[0]["released"] == 0
         await app.engine.complete(hand_over.leases[0])
 
-    async def test_hands_over_what_ends_while_it_drains(
+    async def test_hands_over_jobs_that_end_during_the_drain(
         self, app: Towpath, lines: LogLines
     ) -> None:
         go = asyncio.Event()
@@ -246,7 +250,7 @@ class TestARecordedHandler:
 
 
 async def _leased_for(job: Any) -> Duration:
-    """How long its lease lasts from its beginning, as the store has it."""
+    """How long the lease lasts from its beginning, as Redis has it."""
     found = await looked_at(job, lambda info: info.expires_at)
     assert found.expires_at is not None
     assert found.claimed_at is not None

@@ -1,4 +1,4 @@
-"""Handlers: what they are given, where they run, and how jobs reach them."""
+"""Handlers: what they get, where they run, and how jobs are submitted to them."""
 
 import asyncio
 import os
@@ -26,10 +26,10 @@ from towpath.worker.worker import Worker
 
 
 class TestAHandler:
-    async def test_hears_what_became_of_its_attempts_beside_jobs_that_nobody_handles(
-        self, app: Towpath
-    ) -> None:
-        """Those are settled together with its own, and some are the first of their batch."""
+    async def test_sees_its_outcomes_beside_jobs_that_nobody_handles(self, app: Towpath) -> None:
+        """Jobs without a handler are settled in the same batch, and some of them come first
+        in it.
+        """
         heard: list[State] = []
 
         @app.handler("mails", name="send")
@@ -52,7 +52,7 @@ class TestAHandler:
             assert counts.totals["unhandled"] >= 200
         assert heard == [State.DONE] * 200
 
-    async def test_that_is_async_runs_in_the_workers_loop(self, app: Towpath) -> None:
+    async def test_that_is_async_runs_in_the_workers_event_loop(self, app: Towpath) -> None:
         @app.handler("loops")
         async def where() -> bool:
             return asyncio.get_running_loop() is loop
@@ -75,7 +75,7 @@ class TestAHandler:
         assert len(threads) == 2
         assert threading.get_ident() not in threads
 
-    async def test_with_processes_runs_in_another_process_that_is_used_again(
+    async def test_with_processes_runs_in_another_process_that_is_reused(
         self, app: Towpath
     ) -> None:
         own_pid = app.add("pids", pool.own_pid.function, HandlerOptions(processes=1))
@@ -95,7 +95,7 @@ class TestAHandler:
             assert await job.result(within=SOON) != first
         assert (await app.engine.inspect.job(job.ref)).attempts == 1
 
-    async def test_that_is_called_runs_in_the_callers_place(self, app: Towpath) -> None:
+    async def test_that_is_called_directly_runs_in_the_callers_thread(self, app: Towpath) -> None:
         @app.handler("sums")
         async def double(n: int) -> int:
             return 2 * n
@@ -130,8 +130,8 @@ class TestTheContext:
         assert abs(ctx.claimed_at - ctx.submitted_at) < seconds(5)
         assert (ctx.due_at, ctx.cancelled) == (None, False)
 
-    async def test_counts_its_deadline_from_the_handlers_start(self, app: Towpath) -> None:
-        """Claimed, a job may wait for those of its handler that run already."""
+    async def test_counts_the_deadline_from_the_start_of_the_handler(self, app: Towpath) -> None:
+        """A claimed job may wait for running jobs of its handler."""
         go = asyncio.Event()
         spans: list[Duration] = []
 
@@ -186,7 +186,7 @@ class TestTheContext:
             go.set()
             gate.set()
 
-    async def test_has_stored_the_last_progress_when_the_job_is_done(self, app: Towpath) -> None:
+    async def test_has_stored_the_last_progress_before_the_job_is_done(self, app: Towpath) -> None:
         @app.handler("loop")
         async def noting(ctx: Context) -> None:
             for percent in (50, 100):
@@ -218,7 +218,7 @@ async def _leased(app: Towpath, count: int) -> bool:
 
 
 class TestSeveralHandlersOfAQueue:
-    async def test_are_chosen_by_the_header(self, app: Towpath) -> None:
+    async def test_are_chosen_by_the_jobs_header(self, app: Towpath) -> None:
         @app.handler("mail")
         async def send(to: str) -> str:
             return f"sent to {to}"
@@ -233,7 +233,7 @@ class TestSeveralHandlersOfAQueue:
             assert await second.result(within=SOON) == "sent to ada again"
         assert (await app.engine.inspect.job(second.ref)).headers == {"handler": "again"}
 
-    async def test_bury_a_job_for_an_unknown_handler_with_a_reason(
+    async def test_end_a_job_for_an_unknown_handler_dead_with_a_reason(
         self, app: Towpath, lines: LogLines
     ) -> None:
         @app.handler("mail", name="again")
@@ -250,7 +250,7 @@ class TestSeveralHandlersOfAQueue:
         assert all("again" in reason for reason in reasons)
         assert {line["handler"] for line in lines.of("handler.not_found")} == {"shred", ""}
 
-    async def test_are_refused_under_the_same_name(self, app: Towpath) -> None:
+    async def test_with_the_same_name_are_refused(self, app: Towpath) -> None:
         @app.handler("mail")
         async def send(to: str) -> None: ...
 
@@ -268,7 +268,7 @@ def in_a_thread(call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
 
 
 class TestSubmitting:
-    async def test_takes_the_options_of_a_submit(self, app: Towpath) -> None:
+    async def test_passes_the_options_of_a_submit(self, app: Towpath) -> None:
         @app.handler("shop")
         async def sell(item: str) -> None: ...
 
@@ -279,7 +279,7 @@ class TestSubmitting:
         assert (job.existed, again.existed) == (False, True)
 
     async def test_another_payload_under_a_known_id_is_refused(self, app: Towpath) -> None:
-        """The result of the first would be told as that of the second."""
+        """Otherwise the caller would get the first payload's result for the second."""
 
         @app.handler("sums")
         async def double(n: int) -> int:
@@ -311,7 +311,7 @@ class TestSubmitting:
         kept = await double.submit_many([2, 3], id="same", on_conflict="keep")
         assert [job.existed for job in kept] == [True, True]
 
-    async def test_many_jobs_returns_them_in_order(self, app: Towpath) -> None:
+    async def test_many_payloads_returns_their_jobs_in_order(self, app: Towpath) -> None:
         @app.handler("sums")
         async def double(n: int) -> int:
             return 2 * n
@@ -334,7 +334,7 @@ class TestSubmitting:
         async with working(app):
             assert await asyncio.to_thread(script) == [8, 10, 12]
 
-    async def test_a_job_that_fails_gives_its_reason_instead_of_a_result(
+    async def test_to_a_handler_that_fails_raises_the_reason_instead_of_a_result(
         self, app: Towpath
     ) -> None:
         @app.handler("sums", max_attempts=1)

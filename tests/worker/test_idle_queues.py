@@ -21,7 +21,7 @@ def _queues(app: Towpath, begun: set[str]) -> list[str]:
 
 
 async def _all_wait(server: EmbeddedServer) -> None:
-    """Every queue was asked once, and reads are under way for the rest."""
+    """Each queue was claimed from once, and reads are under way for the rest."""
 
     def asked() -> bool:
         keys = [f"{{type.{n}}}:meta" for n in range(0, MANY, 10)]
@@ -31,9 +31,8 @@ async def _all_wait(server: EmbeddedServer) -> None:
 
 
 class _FewScripts:
-    """Whether there were six seconds with few scripts: the worker may still have begun its queues
-    in the first ones. Six seconds are as long as it takes for ten glances' worth of claims, if
-    there were any.
+    """Returns whether six seconds passed with few scripts. The worker may still have started its
+    queues in the first ones. Six seconds would show ten polls' worth of claims, if there were any.
     """
 
     def __init__(self, server: EmbeddedServer) -> None:
@@ -52,7 +51,7 @@ class TestManyIdleQueues:
     async def test_cost_few_commands_and_connections(
         self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
-        """Where each queue claimed every five seconds, it would be 60 scripts a second."""
+        """If each queue claimed every five seconds, there would be 60 scripts a second."""
         _queues(app, set())
         async with working(app):
             await lines.next("worker.started")
@@ -61,10 +60,12 @@ class TestManyIdleQueues:
             clients = ask_fields(server.address, "INFO", "clients")["connected_clients"]
             assert int(clients) < 60
 
-    async def test_start_what_falls_due_in_any_of_them(
+    async def test_start_a_job_that_falls_due_in_any_of_them(
         self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
-        """Never early; and all, though no token tells of what is due later than five seconds."""
+        """No job starts early, and all start, though no wake-up announces jobs that fall due more
+        than five seconds later.
+        """
         begun: set[str] = set()
         queues = _queues(app, begun)
         async with working(app):

@@ -1,4 +1,6 @@
-"""Handlers of many modules in one app, and an app whose address the settings know."""
+"""Handlers of many modules in one app, and an app that takes the address of Redis from the
+settings.
+"""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +22,7 @@ from towpath.settings import load_core
 
 
 class TestHandlersOfAModule:
-    async def test_are_those_of_the_app_that_includes_them(self, app: Towpath) -> None:
+    async def test_become_handlers_of_the_app_that_includes_them(self, app: Towpath) -> None:
         mails = Handlers()
 
         @mails.handler("mails")
@@ -65,7 +67,7 @@ class TestHandlersOfAModule:
         assert list(app.handlers) == [send]
         assert mails.included_in is None
 
-    def test_of_another_app_are_refused(self) -> None:
+    def test_that_belong_to_another_app_are_refused(self) -> None:
         mails, first, second = Handlers(), Towpath("redis://a"), Towpath("redis://b")
         first.include(mails)
         for wrong in (mails, first, second):
@@ -85,7 +87,7 @@ class TestHandlersOfAModule:
 
 
 def limits_of(app: Towpath) -> Limits:
-    """How long the app's engines wait for their server."""
+    """How long the app's engines wait for Redis."""
     given: list[Limits] = []
 
     def make(url: str, *, limits: Limits | None, **options: Any) -> Engine:
@@ -118,7 +120,7 @@ class TestAnAppWithoutAnAddress:
         assert Towpath().url == "redis://file"
         assert Towpath("redis://given").url == "redis://given"
 
-    def test_waits_for_the_server_as_long_as_the_settings_say(
+    def test_waits_for_redis_as_long_as_the_settings_say(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
@@ -133,7 +135,7 @@ class TestAnAppWithoutAnAddress:
         assert limits_of(in_worker) == Limits()
 
     @pytest.mark.parametrize("timeout", ["0s", "1h"])
-    def test_refuses_a_time_that_is_none(
+    def test_refuses_a_timeout_in_the_settings_that_is_no_duration(
         self, timeout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Trouble in one queue, or in the server of one queue, costs the others nothing."""
+"""Trouble in one queue, or on the Redis node of one queue, costs the other queues nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
@@ -26,7 +26,7 @@ QUICK = Limits(answer=seconds(0.5), give_up=seconds(1))
 
 @contextmanager
 def hidden(server: EmbeddedServer, key: str) -> Generator[None]:
-    """The same for a while; then what was there is back."""
+    """Replaces a key by one of the wrong type; its old value is back at the end."""
     there = server.ask("EXISTS", key)
     if there:
         server.ask("RENAME", key, f"{key}:hidden")
@@ -39,7 +39,7 @@ def hidden(server: EmbeddedServer, key: str) -> Generator[None]:
 
 @pytest.fixture(scope="module")
 def running_shards() -> Iterator[EmbeddedCluster]:
-    """Three masters, none of which is given up because it is silent."""
+    """A cluster of three masters that promotes no replica when one is silent."""
     with EmbeddedCluster(masters=3, node_timeout=120.0) as cluster:
         yield cluster
 
@@ -54,7 +54,7 @@ async def shards(running_shards: EmbeddedCluster) -> AsyncIterator["FreezableSha
 
 
 class FreezableShards:
-    """A cluster one of whose masters can be frozen: that of queue `bad` and `others`."""
+    """A cluster whose master of the queues `bad` and `others` can be frozen."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self.url = cluster.url
@@ -81,10 +81,10 @@ def _master(cluster: EmbeddedCluster, queue: str) -> EmbeddedServer:
 
 
 class TestSlots:
-    async def test_of_broken_queues_are_for_the_others(
+    async def test_slots_of_broken_queues_are_used_by_the_others(
         self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
-        """Two queues that no claim can be answered for had all the slots between them."""
+        """Claims of two queues cannot be answered; they had all the slots between them."""
         ran: list[int] = []
 
         @app.handler("good")
@@ -104,8 +104,10 @@ class TestSlots:
             await asyncio.gather(*(good.submit(n) for n in range(20)))
             await meanwhile(lambda: len(ran) == 20)
 
-    async def test_of_a_frozen_shard_are_for_the_others(self, shards: FreezableShards) -> None:
-        """The one slot is asked for, for a queue whose server does not answer."""
+    async def test_slots_of_a_frozen_shard_are_used_by_the_others(
+        self, shards: FreezableShards
+    ) -> None:
+        """The only slot was reserved for a queue whose node does not answer."""
         ran: list[int] = []
         app, go = Towpath(shards.url), asyncio.Event()
 
@@ -129,11 +131,11 @@ class TestSlots:
             await bad.submit(-2)
             await meanwhile(lambda: -2 in ran)
 
-    async def test_are_never_exceeded_by_what_a_late_answer_brings(
+    async def test_jobs_of_a_late_answer_do_not_exceed_the_slots(
         self, server: EmbeddedServer, lines: LogLines
     ) -> None:
-        """A claim that was done and not heard of comes back with jobs, and its slots are gone:
-        those jobs go back to their queue, and none has lost an attempt.
+        """A claim was executed but its answer was lost; its slots were given to others. The jobs of
+        the late answer are released, and none has lost an attempt.
         """
         async with Proxy(server.address, Faults()) as proxy, Towpath(server.url) as direct:
             app, go = Towpath(proxy.url, limits=QUICK), asyncio.Event()
@@ -152,7 +154,8 @@ class TestSlots:
 
             first = asyncio.Event()
             async with app, working(app, concurrency=4, lease=seconds(60)):
-                # Not by the app, whose calls are given up so soon. Then none of its is under way.
+                # The app's own calls would be given up too soon; this way none of them is under
+                # way.
                 await direct.engine.submit("bad", b"0")
                 await meanwhile(lambda: counter.inside == 1 and blocked_clients(server) == 2)
                 proxy.faults.hole = Hole.REPLIES
@@ -175,8 +178,10 @@ class TestSlots:
 
 
 class TestWakeUps:
-    async def test_are_passed_on_beside_a_frozen_shard(self, shards: FreezableShards) -> None:
-        """However many wait for the frozen one to take theirs."""
+    async def test_wake_ups_are_passed_on_beside_a_frozen_shard(
+        self, shards: FreezableShards
+    ) -> None:
+        """This holds however many wake-ups wait for the frozen shard."""
         limits = Limits(answer=seconds(30), give_up=seconds(60))
         async with Towpath(shards.url, limits=limits) as app:
             for queue in (shards.bad, shards.good):
@@ -192,10 +197,10 @@ class TestWakeUps:
 
 class TestLeases:
     @pytest.mark.usefixtures("quick_heartbeat")
-    async def test_are_renewed_beside_broken_queues(
+    async def test_leases_are_renewed_beside_broken_queues(
         self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
-        """Whichever is renewed first: that five cannot be is nothing to the sixth."""
+        """The order of renewals does not matter: five that fail do not affect the sixth."""
         bad = [f"bad{n}" for n in range(5)]
         await _held_on_to(app, "good", bad)
         async with working(app, lease=minutes(9)):
@@ -207,7 +212,7 @@ class TestLeases:
         assert len(lines.of("heartbeat.failed")) >= len(bad)
         assert not lines.of("job.lost")
 
-    async def test_are_renewed_beside_a_frozen_shard(
+    async def test_leases_are_renewed_beside_a_frozen_shard(
         self, shards: FreezableShards, lines: LogLines
     ) -> None:
         async with Towpath(shards.url) as app, Towpath(shards.url) as other:
@@ -220,10 +225,10 @@ class TestLeases:
                 assert not lines.of("job.lost")
                 shards.thaw()
 
-    async def test_of_attempts_past_their_time_limit_are_settled_beside_a_frozen_shard(
+    async def test_attempts_past_their_time_limit_are_settled_beside_a_frozen_shard(
         self, shards: FreezableShards, lines: LogLines
     ) -> None:
-        """What does not end is failed by the heartbeat: each by itself."""
+        """The heartbeat fails each handler that does not end, in a call of its own."""
         leave = asyncio.Event()
 
         async def stay() -> None:
@@ -250,7 +255,7 @@ class TestTheStartOfAWorker:
     async def test_waits_for_no_broken_queue(
         self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
-        """It is served as soon as it can be, with the options that its handler asks for."""
+        """The queue is served as soon as it can be, with the options that its handler declares."""
         ran: list[str] = []
 
         async def run(n: str) -> str:
@@ -301,7 +306,7 @@ async def _held_on_to(app: Towpath, *queues: str | list[str]) -> None:
 
 
 async def _called(url: str, queue: str) -> bool:
-    """Whether another process is called for work, soon."""
+    """Whether another process is woken for work soon."""
     async with Towpath(url) as other:
         for _ in range(4):
             if await other.engine.wait_for_work(queue, within=seconds(5)):
@@ -314,7 +319,7 @@ async def _hold_on() -> None:
 
 
 async def _renewed_for(app: Towpath, queue: str, span: Duration) -> None:
-    """Return when the one lease of *queue* lasts by so much longer than now; it is never lost."""
+    """Returns when the only lease of *queue* lasts by so much longer than now; it is never lost."""
     [job] = (await app.engine.inspect.list(queue, State.LEASED)).jobs
     assert job.expires_at is not None
     until = job.expires_at + span
@@ -328,7 +333,7 @@ async def _renewed_for(app: Towpath, queue: str, span: Duration) -> None:
 
 
 class ConcurrencyCounter:
-    """How many are inside, and how many there were at most."""
+    """Counts how many are inside now, and the most that were inside at once."""
 
     def __init__(self) -> None:
         self.inside = self.most = 0

@@ -1,4 +1,4 @@
-"""What `submit` returns: a job's result, progress, state and info, and how it is cancelled."""
+"""The job that `submit` returns: its result, progress, state and info, and how to cancel it."""
 
 import asyncio
 import re
@@ -51,7 +51,7 @@ class TestAJob:
         async with working(app):
             assert await found.result(within=SOON) == 8
 
-    async def test_of_an_unknown_id_is_gone(self, app: Towpath) -> None:
+    async def test_with_an_unknown_id_is_gone(self, app: Towpath) -> None:
         @app.handler("sums")
         async def double(n: int) -> int:
             return 2 * n
@@ -68,13 +68,13 @@ class TestAJob:
         told, go_on = asyncio.Event(), asyncio.Event()
 
         @app.handler("sums")
-        async def count(ctx: Context) -> None:
+        async def test_returns_its_progress_as_a_value(ctx: Context) -> None:
             ctx.progress({"done": 1, "of": 2})
             told.set()
             await go_on.wait()
             ctx.progress(b"\xff")
 
-        job = await count.submit()
+        job = await test_returns_its_progress_as_a_value.submit()
         assert await job.progress() is None
         async with working(app):
             await told.wait()
@@ -153,7 +153,7 @@ class TestManyJobs:
             await triple.submit_many([double.new(1)])
 
     @pytest.mark.parametrize("how", ["async", "blocking"])
-    async def test_that_are_refused_in_part_list_those_that_were_accepted(
+    async def test_that_are_refused_in_part_list_the_accepted_ones(
         self, app: Towpath, how: str
     ) -> None:
         @app.handler("sums")
@@ -179,19 +179,26 @@ class TestManyJobs:
 class TestTheTextOfAJob:
     async def test_is_its_queue_and_its_id(self, app: Towpath) -> None:
         @app.handler("sums")
-        async def count() -> None: ...
+        async def test_returns_its_progress_as_a_value() -> None: ...
 
         async with app:
-            job = await count.submit(id="a")
+            job = await test_returns_its_progress_as_a_value.submit(id="a")
             assert repr(job) == "<job sums/a>"
-            assert repr(await in_a_thread(lambda: count.blocking.job("a"))) == "<job sums/a>"
+            assert (
+                repr(
+                    await in_a_thread(
+                        lambda: test_returns_its_progress_as_a_value.blocking.job("a")
+                    )
+                )
+                == "<job sums/a>"
+            )
 
     async def test_in_a_timeout_names_the_time_that_was_waited(self, app: Towpath) -> None:
         @app.handler("sums")
-        async def count() -> None: ...
+        async def test_returns_its_progress_as_a_value() -> None: ...
 
         async with app:
-            job = await count.submit()
+            job = await test_returns_its_progress_as_a_value.submit()
             with pytest.raises(StillOpen, match="10ms") as refusal:
                 await job.result(within="10ms")
             assert refusal.value.job == job.ref
@@ -231,7 +238,7 @@ class TestSubmitMiddleware:
         assert journal[:3] == ["double 1", "a", "double 2"]
         assert journal[-2:] == ["double 1", "b"]
 
-    async def test_runs_from_the_outside_in(self, server: Any) -> None:
+    async def test_runs_from_the_outermost_to_the_innermost(self, server: Any) -> None:
         journal: list[str] = []
 
         def noting(name: str) -> Any:
@@ -245,10 +252,10 @@ class TestSubmitMiddleware:
         app = self.app_with(server, noting("a"), noting("b"))
 
         @app.handler("sums")
-        async def count() -> None: ...
+        async def test_returns_its_progress_as_a_value() -> None: ...
 
         async with app:
-            await count.submit()
+            await test_returns_its_progress_as_a_value.submit()
         assert journal == ["a in", "b in", "b out", "a out"]
 
     async def test_that_loses_or_adds_jobs_is_refused_before_any_is_submitted(
@@ -270,12 +277,15 @@ class TestSubmitMiddleware:
                 return n
 
             async with app:
-                for count in (1, 2):
+                for test_returns_its_progress_as_a_value in (1, 2):
                     with pytest.raises(MiddlewareInvalid) as refusal:
-                        await double.submit_many(range(count))
+                        await double.submit_many(range(test_returns_its_progress_as_a_value))
                     assert refusal.value.name == middleware.__qualname__
                     counts = [int(number) for number in re.findall(r"\d+", refusal.value.rule)]
-                    assert counts == [count, count + difference]
+                    assert counts == [
+                        test_returns_its_progress_as_a_value,
+                        test_returns_its_progress_as_a_value + difference,
+                    ]
                 with pytest.raises(MiddlewareInvalid):
                     await double.submit(1)
                 assert (await app.engine.inspect.counts("sums")).ready == 0
@@ -316,7 +326,7 @@ class TestSubmitMiddleware:
                 await app.handler("sums")(_plain).submit(1)
             assert (
                 await app.engine.inspect.counts("sums")
-            ).ready == 1  # of the one that called twice
+            ).ready == 1  # of the middleware that called twice
 
 
 async def _plain(n: int) -> int:

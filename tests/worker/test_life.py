@@ -1,4 +1,4 @@
-"""A worker's life: it drains, stops, runs again, and shares its app."""
+"""The life of a worker: it drains, stops, runs again, and shares its app."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ from towpath.worker.worker import Worker
 
 
 class TestDraining:
-    async def test_runs_everything_that_could_run_now(self, app: Towpath, lines: LogLines) -> None:
+    async def test_runs_all_jobs_that_are_ready(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def sell(n: int) -> int:
             return n
@@ -38,8 +38,8 @@ class TestDraining:
         assert await later.state() is State.DELAYED
         assert lines.of("worker.stopped")[0]["jobs"] == 250
 
-    async def test_runs_what_its_jobs_submit_to_whichever_queue(self, app: Towpath) -> None:
-        """A queue that was found empty is looked at again."""
+    async def test_runs_jobs_that_its_jobs_submit_to_any_queue(self, app: Towpath) -> None:
+        """The worker claims again from a queue that was empty before."""
         done: list[int] = []
 
         @app.handler("first")
@@ -66,7 +66,9 @@ class TestDraining:
         assert await asyncio.wait_for(Worker(app).drain(), HANGS) == 0
 
     async def test_can_be_repeated(self, app: Towpath) -> None:
-        """With the same name, by the same worker or another: nothing is remembered against it."""
+        """Another drain by the same worker, or by another of the same name, works like the
+        first.
+        """
 
         @app.handler("shop")
         async def sell(n: int) -> int:
@@ -78,7 +80,7 @@ class TestDraining:
             await asyncio.wait_for(again.drain(), HANGS)
         assert (await app.engine.inspect.counts("shop")).totals["completed"] == 600
 
-    async def test_stops_when_the_worker_is_stopped(self, app: Towpath, lines: LogLines) -> None:
+    async def test_ends_when_the_worker_is_stopped(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def sell() -> None:
             await asyncio.Event().wait()
@@ -114,8 +116,8 @@ class TestStopping:
         assert await late.state() is State.READY
         assert lines.of("worker.stopped")[0]["reason"] == "the shop closes"
 
-    async def test_gives_back_jobs_claimed_at_that_moment(self, app: Towpath) -> None:
-        """Told at any moment, it leaves no lease behind."""
+    async def test_releases_jobs_that_are_claimed_at_that_moment(self, app: Towpath) -> None:
+        """The worker is stopped at many different moments and leaves no lease behind."""
 
         @app.handler("shop")
         async def sell(_: int) -> None:
@@ -136,7 +138,7 @@ class TestStopping:
         assert counts.totals["completed"] == len(begun)
         assert counts.ready == 2000 - len(begun)
 
-    async def test_gives_back_jobs_that_do_not_end(self, app: Towpath, lines: LogLines) -> None:
+    async def test_releases_jobs_that_do_not_end(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def stubborn() -> None:
             while not go.is_set():
@@ -160,7 +162,7 @@ class TestStopping:
     async def test_completes_a_job_whose_thread_ends_when_asked_to(
         self, app: Towpath, gate: threading.Event, lines: LogLines
     ) -> None:
-        """It has a moment for that: what it returns is not thrown away."""
+        """The thread has a moment to end, and its result is not discarded."""
 
         @app.handler("shop")
         def sell(_: int, ctx: Context) -> str:
@@ -174,7 +176,7 @@ class TestStopping:
         assert await job.result(within=SOON) == "half of it"
         assert not lines.of("job.released")
 
-    async def test_gives_back_a_job_whose_thread_breaks_off_when_asked_to(
+    async def test_releases_a_job_whose_thread_raises_when_asked_to_end(
         self, app: Towpath, gate: threading.Event, lines: LogLines
     ) -> None:
         @app.handler("shop")
@@ -189,7 +191,7 @@ class TestStopping:
         found = await app.engine.inspect.job(job.ref)
         assert (found.state, found.attempts) == (State.READY, 0)
 
-    async def test_a_third_time_does_no_harm(self, app: Towpath) -> None:
+    async def test_for_the_third_time_is_harmless(self, app: Towpath) -> None:
         @app.handler("shop")
         async def sell() -> None: ...
 
@@ -241,10 +243,10 @@ class TestAWorker:
             asyncio.run(once(n))
         assert done == [0, 1]
 
-    async def test_can_run_in_a_thread_that_is_not_the_main_one(
+    async def test_can_run_in_a_thread_other_than_the_main_one(
         self, server: EmbeddedServer
     ) -> None:
-        """There it hears no signals; `stop` is how it ends."""
+        """It receives no signals there; `stop` ends it."""
         app = Towpath(server.url)
 
         @app.handler("shop")
@@ -256,7 +258,7 @@ class TestAWorker:
             assert await asyncio.to_thread(Worker(app).run_until_drained) == 0
             assert await job.result(within=SOON) != threading.main_thread().name
 
-    async def test_stops_in_good_order_when_a_task_beside_it_fails(
+    async def test_stops_in_an_orderly_way_when_a_background_task_fails(
         self, server: EmbeddedServer, lines: LogLines
     ) -> None:
         class Broken(Towpath):
@@ -277,7 +279,7 @@ class TestAWorker:
 
 
 class TestTheApp:
-    async def test_entered_twice_is_shared_until_the_last_one_leaves(
+    async def test_that_is_entered_twice_is_open_until_the_last_exit(
         self, server: EmbeddedServer
     ) -> None:
         app = Towpath(server.url)
@@ -298,7 +300,9 @@ class TestTheApp:
         with pytest.raises(EngineClosed):
             await sell.submit()
 
-    async def test_entered_by_several_at_once_connects_once(self, server: EmbeddedServer) -> None:
+    async def test_that_is_entered_by_several_tasks_at_once_connects_once(
+        self, server: EmbeddedServer
+    ) -> None:
         app = Towpath(server.url)
 
         async def enter() -> object:
@@ -311,7 +315,7 @@ class TestTheApp:
                 == 1
             )
 
-    async def test_may_be_entered_again_after_a_server_refused_it(
+    async def test_may_be_entered_again_after_redis_refused_it(
         self, server: EmbeddedServer
     ) -> None:
         app = Towpath(server.url.replace("unix://", "unix://nobody:secret@"))
@@ -327,9 +331,11 @@ class TestTheApp:
             assert (await facts_of(app.engine)).version
 
 
-class TestTheServersClock:
+class TestTheClockOfRedis:
     async def test_may_be_set_back_while_jobs_run(self, server: EmbeddedServer) -> None:
-        """Tokens grow on and tell no time then; leases are renewed all the same."""
+        """Fencing tokens keep growing without following the clock; leases are renewed all the
+        same.
+        """
         clock = SettableClock()
         app = Towpath(server.url, clock=clock)
 
@@ -358,14 +364,14 @@ class TestTheServersClock:
 
 
 class SettableClock(ManualClock):
-    """A clock that somebody sets."""
+    """A clock that the test sets."""
 
     def set_back(self, duration: Duration) -> None:
         self._now -= int(duration.total_seconds() * 1000)
 
 
 async def renewed(app: Towpath, job: JobRef, before: datetime) -> None:
-    """Return when the job's lease ends later than *before*."""
+    """Returns when the job's lease ends later than *before*."""
 
     async def later() -> bool:
         ends = (await app.engine.inspect.job(job)).expires_at
@@ -375,8 +381,8 @@ async def renewed(app: Towpath, job: JobRef, before: datetime) -> None:
 
 
 class TestAHeartbeatThatFails:
-    async def test_ends_the_worker_instead_of_its_leases(self, server: EmbeddedServer) -> None:
-        """Without it every job would be given to another while it still runs here."""
+    async def test_ends_the_worker_before_its_leases_end(self, server: EmbeddedServer) -> None:
+        """Otherwise every job would be delivered to another worker while it still runs here."""
 
         class Unlucky(Towpath):
             def new_engine(self, limits: Limits | None = None) -> Engine:

@@ -1,4 +1,4 @@
-"""What handlers share: made once per worker and once per process, and closed again."""
+"""Resources that handlers share: created once per worker and once per process, and closed again."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class TestALifespan:
-    async def test_surrounds_a_worker_and_not_a_producer(self, server: EmbeddedServer) -> None:
+    async def test_wraps_a_worker_but_not_a_producer(self, server: EmbeddedServer) -> None:
         said: list[str] = []
 
         @asynccontextmanager
@@ -54,7 +54,7 @@ class TestALifespan:
                     await job.result(within=SOON)
         assert (said[0], sorted(said[1:-1]), said[-1]) == ("start", ["anna", "ben", "carla"], "end")
 
-    async def test_is_once_per_process_too(self, server: EmbeddedServer, journal: Path) -> None:
+    async def test_runs_once_per_process_too(self, server: EmbeddedServer, journal: Path) -> None:
         with lifespan_app.living.pointed_at(server.url):
             async with lifespan_app.living as app:
                 jobs = await lifespan_app.predict.submit_many(range(3))
@@ -90,7 +90,7 @@ class TestALifespan:
             ("yields never", RuntimeError, "yield"),
         ],
     )
-    async def test_that_does_not_start_lets_no_worker_start(
+    async def test_that_fails_at_its_start_keeps_the_worker_from_starting(
         self, server: EmbeddedServer, how: str, cause: type[Exception], named: str
     ) -> None:
         async def resources() -> AsyncIterator[None]:
@@ -119,7 +119,7 @@ class TestALifespan:
             ("hangs", TimeoutError, "0.2 s"),
         ],
     )
-    async def test_that_does_not_end_is_reported_after_all_jobs_are_settled(
+    async def test_that_fails_at_its_end_is_reported_after_all_jobs_are_settled(
         self, server: EmbeddedServer, how: str, cause: type[Exception], named: str
     ) -> None:
         async def resources() -> AsyncIterator[int]:
@@ -161,8 +161,8 @@ class TestALifespan:
             assert "`yield`" in refusal.value.problem
             assert refusal.value.name == getattr(lifespan, "__qualname__", repr(lifespan))
 
-    def test_that_wants_the_app_is_refused(self) -> None:
-        """As lifespans of web frameworks do."""
+    def test_that_takes_the_app_as_a_parameter_is_refused(self) -> None:
+        """Lifespans of web frameworks have that parameter."""
 
         async def resources(_: object) -> AsyncGenerator[int]:
             yield 1

@@ -1,4 +1,4 @@
-"""A worker is listed while it lives, with what it runs; and not any more once it has ended."""
+"""A worker is listed with its running jobs while it lives, and no longer once it has ended."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from towpath.engine.living import LivingWorker
 from towpath.worker import registration
 
 
-async def test_a_worker_registers_what_it_runs_and_its_end(
+async def test_a_worker_registers_what_it_runs_and_deregisters_at_its_end(
     app: Towpath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "TELL_EVERY", milliseconds(50))

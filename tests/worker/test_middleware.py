@@ -1,4 +1,4 @@
-"""Middleware: around every handler, in order, wherever the handler runs."""
+"""Middleware runs around every handler, in order, in every executor."""
 
 import asyncio
 import sys
@@ -21,7 +21,7 @@ from towpath.worker.middleware import Middleware
 
 
 class RecordingMiddleware(Middleware):
-    """Writes down when it is called, and raises where it is told to."""
+    """Records its calls, and raises where the test asks it to."""
 
     def __init__(self, name: str, journal: list[str], **raises: Exception) -> None:
         self.name, self.journal, self.raises = name, journal, raises
@@ -47,7 +47,7 @@ def journal() -> list[str]:
 
 
 class TestTheOrderOfMiddleware:
-    async def test_is_as_given_before_and_reversed_after(
+    async def test_before_is_as_given_and_after_is_reversed(
         self, app: Towpath, journal: list[str]
     ) -> None:
         @app.handler("shop")
@@ -73,7 +73,9 @@ class TestTheOrderOfMiddleware:
         assert journal[2:] == ["b error LookupError", "a error LookupError"]
         assert (dead.reason or "").startswith("LookupError: gone")
 
-    async def test_of_a_verdict_is_that_of_an_error(self, app: Towpath, journal: list[str]) -> None:
+    async def test_for_a_verdict_is_that_of_an_error(
+        self, app: Towpath, journal: list[str]
+    ) -> None:
         @app.handler("shop")
         async def sell() -> None:
             raise Discard("unwanted")
@@ -99,9 +101,9 @@ class TestMiddleware:
 
 
 class TestMiddlewareAroundAnAttempt:
-    """Whatever ends it: what `before` opened, `error` can close."""
+    """However the attempt ends, `error` can close what `before` opened."""
 
-    async def test_sees_that_it_was_ended_by_its_time_limit(
+    async def test_sees_that_the_attempt_was_ended_by_its_time_limit(
         self, app: Towpath, journal: list[str]
     ) -> None:
         @app.handler("shop", time_limit=milliseconds(300), retry=Never())
@@ -116,7 +118,9 @@ class TestMiddlewareAroundAnAttempt:
         assert (dead.reason or "").startswith("TimeLimit")
 
     @pytest.mark.usefixtures("quick_heartbeat")
-    async def test_sees_that_it_was_cancelled(self, app: Towpath, journal: list[str]) -> None:
+    async def test_sees_that_the_attempt_was_cancelled(
+        self, app: Towpath, journal: list[str]
+    ) -> None:
         @app.handler("shop")
         async def sell() -> None:
             await asyncio.Event().wait()
@@ -129,7 +133,7 @@ class TestMiddlewareAroundAnAttempt:
         assert journal == ["a before 1", "a error AttemptStopped"]
 
     @pytest.mark.parametrize("place", ["loop", "thread"])
-    async def test_sees_that_it_was_ended_by_the_workers_end(
+    async def test_sees_that_the_attempt_was_ended_by_the_workers_stop(
         self, app: Towpath, journal: list[str], gate: threading.Event, place: str
     ) -> None:
         async def wait() -> None:
@@ -145,7 +149,9 @@ class TestMiddlewareAroundAnAttempt:
         assert journal == ["a before 1", "a error AttemptStopped"]
         assert await job.state() is State.READY
 
-    async def test_sees_that_it_called_exit(self, app: Towpath, journal: list[str]) -> None:
+    async def test_sees_that_the_handler_called_exit(
+        self, app: Towpath, journal: list[str]
+    ) -> None:
         @app.handler("shop", retry=Never())
         async def sell() -> None:
             sys.exit(3)
@@ -156,7 +162,7 @@ class TestMiddlewareAroundAnAttempt:
         assert (dead.reason or "").startswith("SystemExit: 3")
 
     async def test_is_not_waited_for_if_it_hangs(self, app: Towpath, journal: list[str]) -> None:
-        """Nor does what it raises change how the attempt ended."""
+        """What it raises does not change how the attempt ended, either."""
 
         class Hanging(RecordingMiddleware):
             async def error(self, ctx: Context, error: Exception) -> None:
@@ -175,7 +181,7 @@ class TestMiddlewareAroundAnAttempt:
 
 
 class TestAnErrorOfMiddleware:
-    async def test_before_the_handler_keeps_it_from_running(
+    async def test_in_before_keeps_the_handler_from_running(
         self, app: Towpath, journal: list[str], lines: LogLines
     ) -> None:
         @app.handler("shop", max_attempts=1)
@@ -196,7 +202,7 @@ class TestAnErrorOfMiddleware:
         assert (dead.reason or "").startswith("ValueError: no")
         assert lines.of("middleware.failed")[0]["middleware"] == "RecordingMiddleware"
 
-    async def test_after_the_handler_fails_the_attempt(
+    async def test_in_after_fails_the_attempt(
         self, app: Towpath, journal: list[str], lines: LogLines
     ) -> None:
         @app.handler("shop", max_attempts=1)
@@ -209,7 +215,7 @@ class TestAnErrorOfMiddleware:
         assert dead.state is State.DEAD
         assert lines.of("middleware.failed")
 
-    async def test_about_an_error_replaces_that_error(
+    async def test_in_error_replaces_the_original_error(
         self, app: Towpath, journal: list[str]
     ) -> None:
         @app.handler("shop", max_attempts=1)

@@ -1,4 +1,4 @@
-"""What a newer release, or somebody else, has written into a queue stops nothing but itself."""
+"""What a newer release, or another program, has written into a queue affects only itself."""
 
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
@@ -14,7 +14,7 @@ from towpath.worker.duties import _OtherQueues  # pyright: ignore[reportPrivateU
 
 
 class TestWhatANewerReleaseWrote:
-    async def test_as_a_jobs_policy_is_replaced_by_the_queues(
+    async def test_as_a_jobs_retry_policy_is_replaced_by_the_queues_policy(
         self, app: Towpath, server: EmbeddedServer
     ) -> None:
         @app.handler("good")
@@ -33,7 +33,7 @@ class TestWhatANewerReleaseWrote:
         assert job.retry is None
         assert "ZeroDivisionError" in (job.reason or "")
 
-    async def test_as_headers_ends_that_job_alone(
+    async def test_as_headers_ends_only_that_job(
         self, app: Towpath, server: EmbeddedServer
     ) -> None:
         @app.handler("good")

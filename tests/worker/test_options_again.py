@@ -1,4 +1,4 @@
-"""What handlers declare of a queue's options is declared again when the queue is new."""
+"""Workers declare the options of their handlers again when a queue is created anew."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -40,8 +40,8 @@ def app(server: EmbeddedServer) -> Towpath:
 async def with_worker(
     app: Towpath, server: EmbeddedServer, options: QueueOptions | None = None
 ) -> AsyncGenerator[Engine]:
-    """A producer beside a worker that has run a job, so that it has declared its options. Another
-    queue has the *options* that `create_anew` gives; the defaults, unless they are named.
+    """Runs a producer beside a worker that has run a job, so that the worker has declared its
+    options. `create_anew` then creates the queue again with *options*, or with the defaults.
     """
     async with app, working(app), Engine(server.url) as producer:
         await producer.queues.configure(OTHER, options or QueueOptions())
@@ -70,7 +70,7 @@ async def test_a_worker_declares_its_options_for_a_queue_that_others_created_ane
         assert (options.keep, options.max_attempts) == (hours(2), 7)
 
 
-async def test_what_an_operator_changed_of_the_new_queue_stays(
+async def test_options_that_an_operator_changed_on_the_new_queue_stay(
     app: Towpath, server: EmbeddedServer
 ) -> None:
     async with with_worker(app, server, QueueOptions(keep=minutes(3))) as operator:

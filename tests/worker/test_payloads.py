@@ -1,4 +1,4 @@
-"""Payloads and results: what their types may be, and what becomes of those that do not fit."""
+"""Payloads and results: their types, and what happens to values that do not fit."""
 
 import asyncio
 import math
@@ -156,7 +156,7 @@ class TestAPayload:
         async with working(app):
             assert await (await same.submit(value)).result(within=SOON) == value
 
-    async def test_of_bytes_is_left_as_it_is(self, app: Towpath) -> None:
+    async def test_that_is_bytes_is_passed_unchanged(self, app: Towpath) -> None:
         @app.handler("blobs")
         async def reverse(blob: bytes) -> bytes:
             return blob[::-1]
@@ -175,8 +175,8 @@ class TestAPayload:
         async with working(app):
             assert await (await tick.submit()).result(within=SOON) == "tock"
 
-    async def test_may_be_absent_where_the_function_has_a_default(self, app: Towpath) -> None:
-        """The handler's own at the time it runs; given ones are taken as they are."""
+    async def test_may_be_absent_if_the_parameter_has_a_default(self, app: Towpath) -> None:
+        """The handler's default at the time it runs counts; given payloads are passed unchanged."""
 
         @app.handler("counts", name="counts")
         async def count(n: int | None = 3) -> int | None:
@@ -201,7 +201,7 @@ class TestAPayload:
             assert await asyncio.to_thread(lambda: blocking.result(within=SOON)) == 3
         assert (await app.engine.inspect.job(bare.ref)).payload == b""
 
-    async def test_may_go_through_a_process(self, app: Towpath) -> None:
+    async def test_may_be_passed_to_a_process(self, app: Towpath) -> None:
         sell = app.add("orders", pool.sell.function, HandlerOptions(processes=1))
         async with working(app):
             receipt = await (await sell.submit(pool.Order(item="tea"))).result(within=SOON)
@@ -210,7 +210,7 @@ class TestAPayload:
 
 
 class TestPayloadsThatDoNotFit:
-    def test_of_types_that_cannot_be_read_are_refused_at_declaration(self) -> None:
+    def test_of_types_that_cannot_be_decoded_are_refused_at_declaration(self) -> None:
         async def take(payload: Unreadable) -> None: ...
 
         with pytest.raises(HandlerInvalid) as refusal:
@@ -265,7 +265,7 @@ class TestPayloadsThatDoNotFit:
     async def test_that_would_lose_data_are_refused(
         self, app: Towpath, server: EmbeddedServer, model: BaseModel, where: str
     ) -> None:
-        """Masked, excluded: the handler would get another value, or none."""
+        """A masked or excluded field would give the handler another value, or none."""
 
         async def take(payload: BaseModel) -> None: ...
 
@@ -276,7 +276,7 @@ class TestPayloadsThatDoNotFit:
         assert "opensesame" not in str(refused.value)
         assert server.ask("DBSIZE") == keys
 
-    async def test_include_a_result_that_would_lose_data(
+    async def test_include_results_that_would_lose_data(
         self, app: Towpath, lines: LogLines
     ) -> None:
         @app.handler("logins")
@@ -289,10 +289,10 @@ class TestPayloadsThatDoNotFit:
         assert "password" in (dead.reason or "")
         assert lines.of("result.invalid")
 
-    async def test_are_dead_with_a_reason_at_delivery_and_the_worker_goes_on(
+    async def test_end_their_jobs_dead_with_a_reason_and_the_worker_goes_on(
         self, app: Towpath, lines: LogLines
     ) -> None:
-        """Whoever submitted them: another language, or an older release."""
+        """They may come from another language, or from an older release."""
 
         @app.handler("orders")
         async def sell(order: Order) -> int:
@@ -309,7 +309,7 @@ class TestPayloadsThatDoNotFit:
         assert all("sell" in (job.reason or "") for job in dead)
         assert len(lines.of("payload.invalid")) == len(wrong)
 
-    async def test_are_dead_in_a_process_too(self, app: Towpath, lines: LogLines) -> None:
+    async def test_end_jobs_of_processes_dead_too(self, app: Towpath, lines: LogLines) -> None:
         sell = app.add("orders", pool.sell.function, HandlerOptions(processes=1))
         async with working(app):
             wrong = await app.engine.submit("orders", b"{}")
@@ -320,7 +320,7 @@ class TestPayloadsThatDoNotFit:
         assert lines.of("payload.invalid")
 
 
-class TestNumbersThatJsonDoesNotHave:
+class TestNumbersThatJsonCannotEncode:
     @pytest.mark.parametrize(
         "value", [math.nan, [math.inf], {"a": [1, -math.inf]}, (math.nan, None)]
     )
@@ -331,8 +331,10 @@ class TestNumbersThatJsonDoesNotHave:
         assert form(Any, "result of sell").encode([None, 1.5]) == b"[null,1.5]"
 
 
-async def test_a_job_without_a_payload_is_dead_and_names_the_likely_cause(app: Towpath) -> None:
-    """That is how a job with a record looks to a handler that does not know of records."""
+async def test_a_job_without_the_required_payload_is_dead_and_names_the_likely_cause(
+    app: Towpath,
+) -> None:
+    """A job with a record looks like this to a handler that was declared without one."""
 
     @app.handler("numbers")
     async def number(n: int) -> None: ...

@@ -19,7 +19,7 @@ MAILS, INVOICES = "mails", "invoices"
 
 @pytest.fixture(params=["frozen", "killed"])
 def lose(request: pytest.FixtureRequest, redis: EmbeddedServer) -> Callable[[], None]:
-    """Makes Redis silent."""
+    """Stops Redis from answering."""
     return redis.pause if request.param == "frozen" else redis.kill
 
 
@@ -29,7 +29,7 @@ def redis(tmp_path: Path) -> Iterator[EmbeddedServer]:
         yield server
 
 
-def test_a_call_gives_up_after_the_submit_timeout_and_a_record_is_accepted(
+def test_a_submit_gives_up_after_its_timeout_and_a_record_is_accepted(
     redis: EmbeddedServer, lose: Callable[[], None], prepared_file_url: str
 ) -> None:
     app = Towpath(redis.url, ledger=prepared_file_url, submit_timeout="500ms")
@@ -61,7 +61,7 @@ def test_a_call_gives_up_after_the_submit_timeout_and_a_record_is_accepted(
         return False
 
     def is_cancelled() -> bool:
-        """Timers have an engine of their own, which asks Redis once a second."""
+        """Timers have an engine of their own, which polls Redis once a second."""
         with suppress(ServerUnreachable):
             return timers.blocking.cancel("t", "x").state == "cancelled"
         return False

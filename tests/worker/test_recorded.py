@@ -1,4 +1,4 @@
-"""Handlers with a record: the row decides what runs, how often, and what came of it."""
+"""Handlers with a record: the row decides what runs, how often, and how it ended."""
 
 import asyncio
 import threading
@@ -143,7 +143,7 @@ class TestAHandlerWithARecord:
         async with working(app):
             assert await asyncio.to_thread(script) == [2, 4, 6]
 
-    async def test_takes_no_durability_class(self, app: Towpath) -> None:
+    async def test_accepts_no_durability_class(self, app: Towpath) -> None:
         @app.handler("shop", record=True)
         async def sell() -> None: ...
 
@@ -189,7 +189,7 @@ class TestAttempts:
         record = await app.ledger.jobs.get("shop", "a")
         assert (record.state, record.attempts, seen) == (RecordState.DEAD, 3, [1, 2, 3])
 
-    async def test_go_on_counting_when_redis_forgot_them(
+    async def test_are_counted_on_after_redis_forgot_them(
         self, app: Towpath, server: EmbeddedServer
     ) -> None:
         seen: list[int] = []
@@ -255,7 +255,7 @@ class TestAttempts:
 
 
 class TestARecord:
-    async def test_that_is_missing_makes_its_job_dead_with_a_reason(self, app: Towpath) -> None:
+    async def test_whose_row_is_missing_ends_its_job_dead_with_a_reason(self, app: Towpath) -> None:
         @app.handler("shop", record=True)
         async def sell() -> None: ...
 
@@ -285,7 +285,7 @@ class TestARecord:
             with pytest.raises(JobUnfinished, match="cancelled"):
                 await ticket.result(within=SOON)
 
-    async def test_that_is_cancelled_and_obeys_is_cancelled_in_its_row(
+    async def test_that_is_cancelled_while_its_handler_stops_has_a_cancelled_row(
         self, app: Towpath, gate: threading.Event, lines: LogLines
     ) -> None:
         @app.handler("shop", record=True)
@@ -303,10 +303,12 @@ class TestARecord:
             info = await job.info()
         assert (info.state, info.attempts) == (State.CANCELLED, 1)
 
-    async def test_in_a_locked_database_loses_time_but_no_attempt(
+    async def test_in_a_locked_database_is_delayed_but_loses_no_attempt(
         self, app: Towpath, url: str, lines: LogLines
     ) -> None:
-        """Somebody else writes for longer than a worker waits: the end is told later."""
+        """Another program writes for longer than a worker waits, so the end of the attempt is
+        written later.
+        """
         import sqlite3  # noqa: PLC0415 -- only here
 
         ran: list[int] = []
@@ -339,8 +341,8 @@ class TestARecord:
         with pytest.raises(StillOpen):
             await ticket.result(within=seconds(0.1))
 
-    async def test_decides_the_payload(self, app: Towpath) -> None:
-        """Somebody mended it by hand while it waited."""
+    async def test_decides_the_payload_of_its_job(self, app: Towpath) -> None:
+        """An operator corrected the payload in the row while the job waited."""
 
         @app.handler("shop", record=True)
         async def double(number: int) -> int:
@@ -379,7 +381,7 @@ class TestALedgerGivenToAnApp:
 
 class TestBytesForAQueueOfNamedHandlers:
     async def test_are_refused_unless_they_name_one(self, app: Towpath, url: str) -> None:
-        """They would be dead on arrival."""
+        """Their jobs would be dead at once."""
 
         @app.handler("shop", name="double", record=True)
         async def double(number: int) -> int:

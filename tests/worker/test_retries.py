@@ -1,4 +1,6 @@
-"""I13: how often a job is tried and how long it waits between, by submit, handler or queue."""
+"""I13: how often a job is tried and how long it waits between attempts, by submit, handler or
+queue.
+"""
 
 import asyncio
 import re
@@ -37,7 +39,7 @@ class TestAttempts:
         assert seen == list(range(1, 21))
 
     @pytest.mark.parametrize("name", [None, "named"])
-    async def test_are_as_many_as_the_handler_allows(
+    async def test_are_limited_by_the_handler(
         self, app: Towpath, name: str | None, lines: LogLines
     ) -> None:
         @app.handler("shop", name=name, retry=AT_ONCE, max_attempts=2)
@@ -49,7 +51,7 @@ class TestAttempts:
         assert (dead.state, dead.attempts) == (State.DEAD, 2)
         assert [len(lines.of(event)) for event in ("job.failed", "job.dead")] == [1, 1]
 
-    async def test_are_as_many_as_the_submit_allows_before_the_handler(self, app: Towpath) -> None:
+    async def test_are_limited_by_the_submit_before_the_handler(self, app: Towpath) -> None:
         @app.handler("shop", retry=AT_ONCE, max_attempts=2)
         async def sell() -> None:
             raise ValueError
@@ -60,10 +62,10 @@ class TestAttempts:
             assert (await ended(more)).attempts == 4
 
     @pytest.mark.parametrize("name", [None, "named"])
-    async def test_are_as_many_as_the_handlers_listed_waits_need(
+    async def test_are_one_more_than_the_handlers_list_of_waits(
         self, app: Towpath, name: str | None
     ) -> None:
-        """Eight waits are for nine attempts, whatever the queue allows."""
+        """Eight waits make nine attempts, whatever the queue allows."""
 
         @app.handler("shop", name=name, retry=Listed((milliseconds(1),) * 8))
         async def sell() -> None:
@@ -74,7 +76,7 @@ class TestAttempts:
         assert (dead.state, dead.attempts) == (State.DEAD, 9)
 
     @pytest.mark.parametrize("name", [None, "named"])
-    async def test_are_as_many_as_the_submits_listed_waits_need(
+    async def test_are_one_more_than_the_submits_list_of_waits(
         self, app: Towpath, name: str | None
     ) -> None:
         @app.handler("shop", name=name, max_attempts=2)
@@ -89,9 +91,7 @@ class TestAttempts:
             assert not isinstance(many, TowpathError)
             assert [(await ended(job)).attempts for job in (nine, three, many)] == [9, 3, 9]
 
-    async def test_are_as_many_as_the_handler_allows_beside_its_listed_waits(
-        self, app: Towpath
-    ) -> None:
+    async def test_are_limited_by_the_handler_if_it_also_lists_waits(self, app: Towpath) -> None:
         @app.handler("shop", retry=Listed((milliseconds(1),) * 8), max_attempts=3)
         async def sell() -> None:
             raise ValueError
@@ -99,9 +99,7 @@ class TestAttempts:
         async with working(app):
             assert (await ended(await sell.submit())).attempts == 3
 
-    async def test_are_as_many_as_a_named_handler_allows_for_every_producer(
-        self, app: Towpath
-    ) -> None:
+    async def test_are_limited_by_a_named_handler_for_every_producer(self, app: Towpath) -> None:
         """A producer in another language knows the handler's name, not its limits."""
 
         @app.handler("shop", name="sell", retry=AT_ONCE, max_attempts=2)
@@ -113,7 +111,7 @@ class TestAttempts:
             dead = await app.engine.events.ended(job.job, within=SOON)
         assert (dead.state, dead.attempts) == (State.DEAD, 2)
 
-    async def test_include_those_that_ask_for_a_retry(self, app: Towpath) -> None:
+    async def test_include_those_that_end_with_a_retry_verdict(self, app: Towpath) -> None:
         @app.handler("shop", max_attempts=3)
         async def sell() -> None:
             raise Retry("again", after=milliseconds(1))
@@ -136,7 +134,7 @@ class TestAttempts:
         assert seen == [1] * 5
 
     async def test_include_those_whose_lease_expired(self, app: Towpath) -> None:
-        """Whoever held it before: what a worker did not end is an attempt all the same."""
+        """An attempt counts even if its worker did not end it."""
 
         @app.handler("shop", max_attempts=2)
         async def sell(ctx: Context) -> int:
@@ -201,7 +199,7 @@ class TestTheWaitBetweenAttempts:
 
 
 class TestTheOptionsOfAQueue:
-    async def test_are_what_its_handlers_ask_for(self, app: Towpath, lines: LogLines) -> None:
+    async def test_are_those_that_its_handlers_declare(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop", retry=AT_ONCE, max_attempts=7, keep=hours(2))
         async def sell() -> None: ...
 
@@ -216,7 +214,7 @@ class TestTheOptionsOfAQueue:
         assert {"keep", "0s", "2h"} <= set(re.findall(r"\w+", told["reason"]))
         assert "timedelta" not in told["reason"]
 
-    async def test_stay_as_an_operator_changed_them_over_a_start_of_the_worker(
+    async def test_stay_as_an_operator_changed_them_when_a_worker_starts(
         self, app: Towpath
     ) -> None:
         ran = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Schedules: instants by cron and by interval, changes of the clock, missed firings."""
+"""Schedules: instants by cron and by interval, clock changes, missed firings."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise, takewhile
@@ -30,7 +30,7 @@ NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def berlin(month: int, day: int, hour: int, minute: int = 0, *, fold: int = 0) -> datetime:
-    """That time on the clocks of Berlin in 2026; fold = 1 for the second time of autumn."""
+    """That local time in Berlin in 2026; fold = 1 for the second of two equal times in autumn."""
     return datetime(2026, month, day, hour, minute, tzinfo=BERLIN, fold=fold).astimezone(UTC)
 
 
@@ -52,7 +52,7 @@ def field_of(least: int, most: int) -> st.SearchStrategy[str]:
 
 
 def values_of(field: str, least: int, most: int) -> set[int]:
-    """What a field names, read the way that crontab(5) says."""
+    """The values of a field, read as crontab(5) describes."""
     found: set[int] = set()
     for part in field.split(","):
         span, _, step = part.partition("/")
@@ -63,7 +63,7 @@ def values_of(field: str, least: int, most: int) -> set[int]:
 
 
 def vixie_days(day: str, month: str, weekday: str, after: datetime, until: datetime) -> list[Any]:
-    """The days of Vixie cron: either of both, unless one of them begins with a star."""
+    """The days of Vixie cron: those of either field, unless one of them begins with a star."""
     both = day.startswith("*") or weekday.startswith("*")
     weekdays = {number % 7 for number in values_of(weekday, 0, 7)}
     found: list[datetime] = []
@@ -90,27 +90,27 @@ class TestACronExpression:
     def test_is_read_in_utc_if_none_is_named(self) -> None:
         assert first(Cron("0 3 * * *"), 1, after=NEW_YEAR) == [NEW_YEAR + hours(3)]
 
-    def test_begins_after_the_last_firing_not_with_it(self) -> None:
+    def test_fires_after_the_last_firing_not_at_it(self) -> None:
         assert first(Cron("0 * * * *"), 1, after=NEW_YEAR) == [NEW_YEAR + hours(1)]
         just_before = NEW_YEAR - milliseconds(1)
         assert first(Cron("0 * * * *"), 1, after=just_before) == [NEW_YEAR]
 
-    def test_may_have_seconds_in_front(self) -> None:
+    def test_may_begin_with_a_field_of_seconds(self) -> None:
         found = first(Cron("*/20 * * * * *"), 3, after=NEW_YEAR)
         assert found == [NEW_YEAR + seconds(n) for n in (20, 40, 60)]
 
     @pytest.mark.parametrize(
         ("expression", "fired"),
         [
-            ("0 0 13 * FRI", [2, 9, 13, 16, 23, 30]),  # either of both
+            ("0 0 13 * FRI", [2, 9, 13, 16, 23, 30]),  # days of either field
             ("0 0 13 * *", [13]),
             ("0 0 * * FRI", [2, 9, 16, 23, 30]),
-            ("0 0 */10 * FRI", []),  # both: one of them begins with a star
+            ("0 0 */10 * FRI", []),  # days of both fields: one of them begins with a star
             ("0 0 1-7 * */7", [4]),
             ("0 0 5-5/3 * *", [5]),
         ],
     )
-    def test_takes_days_and_weekdays_as_vixie_cron_does(
+    def test_combines_days_and_weekdays_as_vixie_cron_does(
         self, expression: str, fired: list[int]
     ) -> None:
         just_before = NEW_YEAR - minutes(1)
@@ -119,7 +119,7 @@ class TestACronExpression:
 
     @settings(max_examples=amount(150, thoroughly=3000), deadline=None)
     @given(field_of(1, 31), field_of(1, 12), field_of(0, 7))
-    def test_fires_on_the_days_of_vixie_cron(self, day: str, month: str, weekday: str) -> None:
+    def test_fires_on_the_same_days_as_vixie_cron(self, day: str, month: str, weekday: str) -> None:
         until = NEW_YEAR + days(500)
         wanted = vixie_days(day, month, weekday, NEW_YEAR, until)
         try:
@@ -146,13 +146,13 @@ class TestACronExpression:
         ],
         ids=lambda text: repr(text)[:20],
     )  # fmt: skip
-    def test_that_can_not_be_read_is_refused(self, text: Any) -> None:
+    def test_that_is_invalid_is_refused(self, text: Any) -> None:
         with pytest.raises(InvalidOption) as refusal:
             Cron(text)
         assert refusal.value.option == "cron"
 
     def test_that_never_fires_is_refused(self) -> None:
-        """A first and twenty-first that is the last Monday of its month."""
+        """A first or twenty-first of the month is never its last Monday."""
         with pytest.raises(InvalidOption, match="50") as refusal:
             Cron("* * */20 * 1L")
         assert refusal.value.option == "cron"
@@ -169,21 +169,21 @@ class TestACronExpression:
 class TestCronWhenClocksGoForward:
     """Berlin, 29 March 2026: after 1:59 comes 3:00."""
 
-    def test_work_at_a_time_that_is_left_out_runs_right_after_it(self) -> None:
+    def test_a_daily_schedule_at_a_skipped_time_fires_right_after_the_gap(self) -> None:
         found = first(Cron("30 2 * * *", tz="Europe/Berlin"), 3, after=berlin(3, 28, 0))
         assert found == [berlin(3, 28, 2, 30), berlin(3, 29, 3), berlin(3, 30, 2, 30)]
         assert found[1] == datetime(2026, 3, 29, 1, tzinfo=UTC)
 
-    def test_work_twice_within_what_is_left_out_runs_once(self) -> None:
+    def test_a_schedule_with_two_times_in_the_gap_fires_once(self) -> None:
         found = first(Cron("0,30 2 * * *", tz="Europe/Berlin"), 2, after=berlin(3, 29, 0))
         assert found == [berlin(3, 29, 3), berlin(3, 30, 2)]
 
-    def test_work_at_every_hour_runs_at_every_hour(self) -> None:
+    def test_an_hourly_schedule_fires_every_hour(self) -> None:
         found = first(Cron("0 * * * *", tz="Europe/Berlin"), 3, after=berlin(3, 29, 0))
         assert found == [berlin(3, 29, 1), berlin(3, 29, 3), berlin(3, 29, 4)]
         assert found[1] - found[0] == hours(1)
 
-    def test_work_every_few_minutes_of_an_hour_that_is_left_out_does_not_run(self) -> None:
+    def test_a_schedule_within_the_skipped_hour_alone_does_not_fire(self) -> None:
         found = first(Cron("*/30 2 * * *", tz="Europe/Berlin"), 1, after=berlin(3, 29, 0))
         assert found == [berlin(3, 30, 2)]
 
@@ -191,17 +191,17 @@ class TestCronWhenClocksGoForward:
 class TestCronWhenClocksGoBack:
     """Berlin, 25 October 2026: 2:00 to 2:59 comes twice."""
 
-    def test_work_at_a_time_that_comes_twice_runs_the_first_time(self) -> None:
+    def test_a_daily_schedule_at_a_repeated_time_fires_the_first_time(self) -> None:
         found = first(Cron("30 2 * * *", tz="Europe/Berlin"), 2, after=berlin(10, 25, 0))
         assert found == [berlin(10, 25, 2, 30, fold=0), berlin(10, 26, 2, 30)]
 
-    def test_work_first_seen_between_the_two_runs_the_next_day(self) -> None:
-        """Not at an instant that has passed."""
+    def test_a_schedule_first_seen_between_the_two_times_fires_the_next_day(self) -> None:
+        """It does not fire for an instant that has passed."""
         seen = berlin(10, 25, 2, 15, fold=1)
         found = first(Cron("30 2 * * *", tz="Europe/Berlin"), 1, after=seen)
         assert found == [berlin(10, 26, 2, 30)]
 
-    def test_work_at_every_hour_runs_both_times(self) -> None:
+    def test_an_hourly_schedule_fires_in_both_hours(self) -> None:
         found = first(Cron("0 * * * *", tz="Europe/Berlin"), 3, after=berlin(10, 25, 1))
         assert found == [berlin(10, 25, 2), berlin(10, 25, 2, fold=1), berlin(10, 25, 3)]
         assert [b - a for a, b in pairwise(found)] == [hours(1), hours(1)]
@@ -212,12 +212,12 @@ class TestAnInterval:
         found = first(Every(minutes(20)), 3, after=NEW_YEAR + minutes(7))
         assert found == [NEW_YEAR + minutes(n) for n in (20, 40, 60)]
 
-    def test_may_be_counted_from_somewhere_else(self) -> None:
+    def test_may_be_counted_from_an_anchor(self) -> None:
         anchor = datetime(2030, 1, 1, 0, 7, tzinfo=BERLIN)
         found = first(Every(hours(1), anchor=anchor), 2, after=NEW_YEAR)
         assert found == [NEW_YEAR + minutes(7), NEW_YEAR + minutes(67)]
 
-    def test_is_elapsed_time_whatever_the_clocks_do(self) -> None:
+    def test_is_elapsed_time_across_clock_changes(self) -> None:
         daily = Every(days(1), anchor=berlin(3, 28, 12))
         assert first(daily, 1, after=berlin(3, 28, 12)) == [berlin(3, 29, 13)]
 
@@ -230,7 +230,7 @@ class TestAnInterval:
         "interval", [ZERO, seconds(0.999), -seconds(5), days(40_000), -5, "5", None,
                      timedelta(seconds=1, microseconds=1)]
     )  # fmt: skip
-    def test_is_a_duration_of_at_least_a_second(self, interval: Any) -> None:
+    def test_lasts_at_least_a_second(self, interval: Any) -> None:
         with pytest.raises(InvalidOption) as refusal:
             Every(interval)
         assert refusal.value.option == "every"
@@ -242,34 +242,34 @@ class TestAnInterval:
         assert refusal.value.option == "anchor"
 
 
-class TestASchedule:
-    def test_of_text_is_a_cron_expression(self) -> None:
+class TestScheduleOf:
+    def test_text_is_a_cron_expression(self) -> None:
         assert schedule("0 3 * * *") == Cron("0 3 * * *")
         assert schedule("0 3 * * *", tz="Europe/Berlin") == Cron("0 3 * * *", "Europe/Berlin")
         assert schedule(Every(minutes(5))) == Every(minutes(5))
 
-    def test_has_one_time_zone(self) -> None:
+    def test_two_time_zones_is_refused(self) -> None:
         with pytest.raises(InvalidOption) as refusal:
             schedule(Cron("0 3 * * *"), tz="Europe/Berlin")
         assert refusal.value.option == "tz"
 
     @pytest.mark.parametrize("when", [minutes(5), 300, None])
-    def test_of_any_other_type_is_refused(self, when: Any) -> None:
+    def test_any_other_type_is_refused(self, when: Any) -> None:
         with pytest.raises(InvalidOption) as refusal:
             schedule(when)
         assert refusal.value.option == "when"
 
 
-class TestWhatIsDue:
+class TestDueFirings:
     HOURLY = Every(hours(1))
 
     @pytest.mark.parametrize("missed", Missed)
-    def test_is_nothing_before_the_time(self, missed: Missed) -> None:
+    def test_are_none_before_the_time(self, missed: Missed) -> None:
         now = NEW_YEAR + hours(1) - milliseconds(1)
         assert due(self.HOURLY, NEW_YEAR, now, missed) == Due((), NEW_YEAR, 0)
 
     @pytest.mark.parametrize("missed", Missed)
-    def test_is_one_firing_at_its_time_and_shortly_after(self, missed: Missed) -> None:
+    def test_are_one_at_its_time_and_shortly_after(self, missed: Missed) -> None:
         at = NEW_YEAR + hours(1)
         for late in (ZERO, PROMPT):
             assert due(self.HOURLY, NEW_YEAR, at + late, missed) == Due((at,), at, 0)
@@ -277,20 +277,20 @@ class TestWhatIsDue:
     @pytest.mark.parametrize(
         ("missed", "made"), [(Missed.SKIP, []), (Missed.ONCE, [3]), (Missed.ALL, [1, 2, 3])]
     )
-    def test_after_an_absence_follows_the_policy(self, missed: Missed, made: list[int]) -> None:
+    def test_follow_the_policy_after_an_absence(self, missed: Missed, made: list[int]) -> None:
         found = due(self.HOURLY, NEW_YEAR, NEW_YEAR + hours(3) + minutes(10), missed)
         instants = tuple(NEW_YEAR + hours(n) for n in made)
         assert found == Due(instants, NEW_YEAR + hours(3), 3)
 
-    def test_counts_the_latest_as_on_time_if_it_is(self) -> None:
-        """Skipping is for what was missed: the firing of this minute is none of that."""
+    def test_include_the_latest_one_under_skip_if_it_is_on_time(self) -> None:
+        """The policy skips missed firings; the firing of this minute was not missed."""
         found = due(self.HOURLY, NEW_YEAR, NEW_YEAR + hours(3), Missed.SKIP)
         assert found == Due((NEW_YEAR + hours(3),), NEW_YEAR + hours(3), 2)
 
     @pytest.mark.parametrize("absent", [MOST_AT_ONCE - 1, MOST_AT_ONCE, MOST_AT_ONCE + 1, 2500])
     @pytest.mark.parametrize("missed", Missed)
-    def test_is_computed_in_bounded_rounds(self, missed: Missed, absent: int) -> None:
-        """Bounded, and with the same outcome as in one."""
+    def test_are_computed_in_bounded_rounds(self, missed: Missed, absent: int) -> None:
+        """Bounded rounds give the same firings as one unbounded round."""
         last, now, made = NEW_YEAR, NEW_YEAR + hours(absent) + minutes(10), list[datetime]()
         for _ in range(absent // MOST_AT_ONCE + 1):
             found = due(self.HOURLY, last, now, missed)
@@ -304,7 +304,7 @@ class TestWhatIsDue:
         }
         assert made == expected[missed]
 
-    def test_is_nothing_when_the_clock_was_set_back(self) -> None:
+    def test_are_none_when_the_clock_was_set_back(self) -> None:
         assert due(self.HOURLY, NEW_YEAR, NEW_YEAR - days(1), Missed.ALL) == Due((), NEW_YEAR, 0)
 
 
@@ -329,7 +329,7 @@ ZONES = ["UTC", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe", "Afr
 def test_the_next_firing_is_the_same_from_any_instant_before_it(
     when: Cron, day: tuple[int, int], offset: int, within: float
 ) -> None:
-    """Wherever between two firings somebody begins to look, on days with changes of the clock."""
+    """This holds for every starting instant between two firings, on days with clock changes."""
     start = datetime(2026, *day, tzinfo=UTC) - days(1) + seconds(offset)
     one, two, three = first(when, 3, after=start)
     assert start < one < two < three
@@ -356,8 +356,8 @@ def test_firings_are_in_utc() -> None:
     ],
     ids=str,
 )
-def test_a_schedule_is_read_back_from_its_text(when: Schedule) -> None:
-    """So that its next firing can be told without the app."""
+def test_a_schedule_is_parsed_from_its_own_text(when: Schedule) -> None:
+    """So the next firing can be computed without the app."""
     again = described(str(when))
     assert again is not None
     now = datetime(2031, 5, 6, tzinfo=UTC)
@@ -365,5 +365,5 @@ def test_a_schedule_is_read_back_from_its_text(when: Schedule) -> None:
 
 
 @pytest.mark.parametrize("words", ["", "now and then", "every 0:00:00", "0 3 * * * Mars/Base"])
-def test_text_that_is_no_schedule_is_read_as_none(words: str) -> None:
+def test_text_that_is_no_schedule_is_parsed_as_none(words: str) -> None:
     assert described(words) is None
