@@ -89,23 +89,23 @@ FAULTS = [
     ),
     PlantedFault(
         "the relay does not look at what runs",
-        "filling",
-        "Filling._reconcile",
+        "queue_sync",
+        "QueueSync._reconcile",
         "found = found.and_(await self._queue(rows))",
         "found = found.and_("
         "await self._queue([it for it in rows if it.record.state != 'running']))",
     ),
     PlantedFault(
         "the relay does not see that Redis is another",
-        "filling",
-        "Filling.look",
+        "queue_sync",
+        "QueueSync.look",
         "renewed = await self._connect().queues.anchor(self.queue) != self._life",
         "renewed = self._life == ''",
     ),
     PlantedFault(
         "tokens are not kept above those of the rows",
-        "filling",
-        "Filling._anchor",
+        "queue_sync",
+        "QueueSync._anchor",
         "anchor(self.queue, floor=floor)",
         "anchor(self.queue, floor=0)",
     ),
@@ -114,8 +114,8 @@ FAULTS = [
 
 MARKED_EARLY = PlantedFault(
     "the relay notes what it brings before it has brought it",
-    "filling",
-    "Filling._bring_missed",
+    "queue_sync",
+    "QueueSync._bring_missed",
     "found = found.and_(await self._queue(rows))",
     "await self._note([(it, None) for it in rows], seen=True);"
     " found = found.and_(await self._queue(rows))",
@@ -146,7 +146,7 @@ BEGUN_EARLY = PlantedFault(
 
 SAVEPOINT_FORGETS = PlantedFault(
     "a savepoint that is undone forgets what was made before it",
-    "sessions",
+    "transactions",
     "_is_within",
     "return inner is outer",
     "return True",

@@ -15,7 +15,7 @@ from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.attempts import Ending, Standing
 from towpath.ledger.records.record import RecordState
-from towpath.ledger.records.subjects import LOOKED_BACK, histories
+from towpath.ledger.records.supersession import LOOKED_BACK, histories
 
 
 class TestSubmittingARecord:

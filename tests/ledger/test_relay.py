@@ -21,7 +21,7 @@ from towpath.engine.states import State
 from towpath.errors import ServerUnreachable
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.attempts import Standing
-from towpath.ledger.records.filling import FillCounts
+from towpath.ledger.records.queue_sync import SyncCounts
 from towpath.ledger.records.record import Record, RecordState
 from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
@@ -43,7 +43,7 @@ def ref(record: Record) -> JobRef:
 
 
 async def missed(ledger: Ledger, *ids: str) -> list[Record]:
-    """Records that nobody brought to Redis, and whose time to be looked for has come."""
+    """Records that nobody queued to Redis, and whose time to be looked for has come."""
     made = [(await ledger.jobs.submit(REVIEWS, b"1", id=id)).record for id in ids]
     await ledger.write(lambda connection: connection.execute(ALL_DUE))
     return made
@@ -126,8 +126,8 @@ class TestARelay:
             other = Relay(another, lambda: engine, log=Log())
             await asyncio.gather(relay.look(), other.look())
             await missed(ledger, *(f"r{n}" for n in range(700)))
-            brought = await asyncio.gather(relay.look(), other.look())
-        assert sum(brought) == 700
+            queued = await asyncio.gather(relay.look(), other.look())
+        assert sum(queued) == 700
         assert (await engine.inspect.counts(REVIEWS)).ready == 700
 
     async def test_counts_a_delay_from_the_creation_of_the_record(
@@ -242,7 +242,7 @@ class TestWhereRedisAndTheLedgerDisagree:
         await ledger.jobs.begin(lease)
         await engine.bury(lease, "took too long")
         found = await relay.reconcile()
-        assert found == {REVIEWS: FillCounts(open=1, ended=1)}
+        assert found == {REVIEWS: SyncCounts(open=1, ended=1)}
         record = await ledger.jobs.get(REVIEWS, "a")
         assert (record.state, record.last_error) == (RecordState.DEAD, "took too long")
 

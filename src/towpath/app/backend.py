@@ -25,7 +25,7 @@ from towpath.telemetry.logs import Log
 if TYPE_CHECKING:
     from towpath.app.submission import SubmitMiddleware
     from towpath.ledger.ledger import Ledger
-    from towpath.ledger.records.sessions import Transactions
+    from towpath.ledger.records.transactions import Transactions
     from towpath.telemetry.metrics import Metrics
     from towpath.worker.recorded import Recorder
 

@@ -18,7 +18,7 @@ from towpath.telemetry import traces
 if TYPE_CHECKING:
     from towpath.app.submitting import AppHandler
     from towpath.ledger.records.record import RecordOptions
-    from towpath.ledger.records.sessions import BlockingTransaction
+    from towpath.ledger.records.transactions import BlockingTransaction
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -32,7 +32,7 @@ from towpath.worker.payload import WithDefault
 
 if TYPE_CHECKING:
     from towpath.ledger.records.record import NewRecord, Recorded, RecordOptions
-    from towpath.ledger.records.sessions import Accept, Made, Transaction
+    from towpath.ledger.records.transactions import Accept, Made, Transaction
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -44,7 +44,7 @@ async def reconcile(session: Session, *, database: DatabaseOption = None) -> Non
     async with open_ledger(session, database) as records, session.engine() as engine:
         found = await Relay(records, lambda: engine, log=Log()).reconcile()
     rows = [
-        {"queue": queue, "open": outcome.open, "queued": outcome.brought, "ended": outcome.ended}
+        {"queue": queue, "open": outcome.open, "queued": outcome.queued, "ended": outcome.ended}
         for queue, outcome in sorted(found.items())
         if not isinstance(outcome, TowpathError)
     ]

@@ -23,11 +23,11 @@ from towpath.ledger.keys.logins import Logins
 from towpath.ledger.outbox.outbox import Outbox, was_put
 from towpath.ledger.records.jobs import Jobs, were_made
 from towpath.ledger.records.record import Recorded, RecordOptions
-from towpath.ledger.records.sessions import Transactions
+from towpath.ledger.records.transactions import Transactions
 
 if TYPE_CHECKING:
     from towpath.ledger.database.migrate import Migration
-    from towpath.ledger.records.sessions import Transaction
+    from towpath.ledger.records.transactions import Transaction
 
 T = TypeVar("T")
 

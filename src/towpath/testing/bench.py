@@ -209,7 +209,7 @@ class Bench:
 
         relay = Relay(self.app.ledger, lambda: self.app.engine, log=Silent())
         found = (await relay.reconcile()).values()
-        return any(not isinstance(each, TowpathError) and each.brought for each in found)
+        return any(not isinstance(each, TowpathError) and each.queued for each in found)
 
     async def _list_jobs(self, queue: str, state: State) -> AsyncIterator[JobInfo]:
         after: str | None = None

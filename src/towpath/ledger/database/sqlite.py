@@ -27,7 +27,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from towpath.clock import Duration, minutes, steady
 from towpath.files import PRIVATE
-from towpath.ledger.database.batching import Joined
+from towpath.ledger.database.coalescer import Coalescer
 from towpath.ledger.database.writing import TO_BEGIN, WITH_LOCK, Decide, commit
 from towpath.ledger.errors import LedgerAbsent, LedgerClosed, LedgerRefused
 
@@ -54,7 +54,7 @@ class SqliteStore:
         self._reads = _engine(path, _READ, limit, poolclass=QueuePool, pool_size=_READERS)
         self._writes = _engine(path, _WRITE, limit, poolclass=QueuePool, pool_size=1)
         self._threads: list[ThreadPoolExecutor] = []
-        self._join: Joined[Decide[Any], Any] | None = None
+        self._join: Coalescer[Decide[Any], Any] | None = None
 
     def start(self) -> None:
         if self._join is None:
@@ -63,7 +63,7 @@ class SqliteStore:
             self._threads = [ThreadPoolExecutor(_READERS, "towpath-ledger-reads"), writer]
             loop, engine = asyncio.get_running_loop(), self._writes
             # A whole transaction is one call in the thread.
-            self._join = Joined(lambda some: _in_thread(loop, writer, commit, engine, some))
+            self._join = Coalescer(lambda some: _in_thread(loop, writer, commit, engine, some))
 
     async def close(self) -> None:
         if self._join is None:

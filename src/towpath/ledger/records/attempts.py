@@ -61,7 +61,14 @@ from towpath.ledger.records.record import (
     spoilt,
     with_failure,
 )
-from towpath.ledger.records.subjects import Key, by_queue, histories, left_out, outdated, supersede
+from towpath.ledger.records.supersession import (
+    Key,
+    by_queue,
+    histories,
+    left_out,
+    outdated,
+    supersede,
+)
 
 _FIRST_MOST = 500
 """How many earlier records of a lane a relay looks for after a later one was delivered first."""

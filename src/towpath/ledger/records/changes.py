@@ -25,7 +25,7 @@ from towpath.ledger.errors import (
     RecordNotWaiting,
     RecordOpen,
 )
-from towpath.ledger.records.making import NOT_YET, NUDGED_WITHIN, new_row, submit
+from towpath.ledger.records.insert import NOT_YET, QUEUED_WITHIN, new_row, submit
 from towpath.ledger.records.record import (
     OPEN,
     RESTING,
@@ -59,7 +59,7 @@ def cancel(
         return _update_row(row, over, tell([{**row, **over}]))
     if row["state"] == RecordState.RUNNING:
         # A relay notifies the worker if this process does not, as when Redis is unreachable.
-        soon = row["now"] + NUDGED_WITHIN
+        soon = row["now"] + QUEUED_WITHIN
         return _update_row(row, {"cancel_requested": True, "relay_at": soon})
     if row["state"] != RecordState.CANCELLED:
         raise RecordEnded(queue, id, row["state"])
@@ -99,7 +99,7 @@ def move(
         raise RecordNotWaiting(queue, id, row["state"])
     now = row["now"]
     due_at = max(now, now + delay if due == BY_DELAY else due)
-    soon = now + NUDGED_WITHIN if nudged else now
+    soon = now + QUEUED_WITHIN if nudged else now
     return _renamed(row, {"due_at": due_at, "next_try_at": None, "relay_at": soon})
 
 
@@ -133,7 +133,7 @@ def set_record(
     if row["state"] == RecordState.RUNNING:
         raise RecordNotWaiting(new.queue, new.job.id, row["state"])
     now, name = row["now"], next_name(row["id"], row["job"])
-    values = NOT_YET | new_row(new, now, now + NUDGED_WITHIN if nudged else now) | {"job": name}
+    values = NOT_YET | new_row(new, now, now + QUEUED_WITHIN if nudged else now) | {"job": name}
     values["seq"] = _next_postgres if has_arrays(connection) else _next_sqlite
     change = update(jobs).where(*_still(row)).values(values).returning(jobs.c.seq)
 

@@ -22,7 +22,7 @@ from towpath.engine.model import JobRef, Lease
 from towpath.engine.options import QueueOptions
 from towpath.errors import InvalidOption
 from towpath.ids import QueueName, job_id, queue_name
-from towpath.ledger.database.batching import Joined
+from towpath.ledger.database.coalescer import Coalescer
 from towpath.ledger.database.schema import jobs, moment
 from towpath.ledger.database.writing import Write
 from towpath.ledger.records.attempts import Beginning, Ending, Standing, begin, end
@@ -34,7 +34,7 @@ from towpath.ledger.records.changes import (
     row_of,
     set_record,
 )
-from towpath.ledger.records.making import submit
+from towpath.ledger.records.insert import submit
 from towpath.ledger.records.open_records import counted, newest, oldest, page, rows_of_ids
 from towpath.ledger.records.record import (
     OPEN,
@@ -56,7 +56,7 @@ from towpath.supervise import detached
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
-    from towpath.ledger.records.sessions import Transaction
+    from towpath.ledger.records.transactions import Transaction
 
 NUDGE = seconds(0.25)
 """How long a submit waits for the record to be queued in Redis."""
@@ -114,11 +114,11 @@ class Jobs:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._take = Joined(self._take_many)
-        self.begin = Joined(self._begin_many)
+        self._take = Coalescer(self._take_many)
+        self.begin = Coalescer(self._begin_many)
         """Begin an attempt with the fencing token of a lease. Concurrent calls share a transaction.
         """
-        self.end = Joined[Ending, RecordState | None](
+        self.end = Coalescer[Ending, RecordState | None](
             lambda endings: ledger.decide(lambda connection: end(connection, endings, self.tell))
         )
         """End an attempt; None if its lease is stale. Concurrent calls share a transaction."""

@@ -52,7 +52,7 @@ _CLAIMED_FOR = 10_000
 """Milliseconds for which claimed records belong to a relay; then another one may claim them."""
 
 
-class At(NamedTuple):
+class OpenRecord(NamedTuple):
     """A record, and the time at which it was read."""
 
     record: Record
@@ -108,21 +108,23 @@ _page = union_all(
 _first_of_page = select(_page, now_ms().label("now")).order_by(_page.c.seq).limit(LARGEST_BATCH)
 
 
-def read_all(connection: Connection, query: Any, **values: Any) -> list[At]:
+def read_all(connection: Connection, query: Any, **values: Any) -> list[OpenRecord]:
     return as_read(connection.execute(query, values).mappings().all())
 
 
-def as_read(rows: Sequence[Row]) -> list[At]:
+def as_read(rows: Sequence[Row]) -> list[OpenRecord]:
     """Convert rows that were read together with the time."""
-    return [At(as_record(row), instant(row["now"]), row["relay_at"] is not None) for row in rows]
+    return [
+        OpenRecord(as_record(row), instant(row["now"]), row["relay_at"] is not None) for row in rows
+    ]
 
 
-def page_of(connection: Connection, queue: str, after: int) -> list[At]:
+def page_of(connection: Connection, queue: str, after: int) -> list[OpenRecord]:
     """Return the next open records of *queue*, in the order in which they were created."""
     return read_all(connection, _first_of_page, in_queue=queue, after=after)
 
 
-def rows_of_places(connection: Connection, seqs: Sequence[int]) -> list[At]:
+def rows_of_places(connection: Connection, seqs: Sequence[int]) -> list[OpenRecord]:
     """Return those of these records that exist and are open."""
     these = jobs.c.seq.in_(seqs), jobs.c.state.in_(OPEN)
     return read_all(connection, select(*_bare, now_ms().label("now")).where(*these))

@@ -1,6 +1,6 @@
 """The relay: queues every open record in Redis, also after failures.
 
-A relay cares for all queues that have records. Each queue has a `Filling` of its own, so that a
+A relay cares for all queues that have records. Each queue has a `QueueSync` of its own, so that a
 queue whose Redis server fails does not delay the others.
 """
 
@@ -23,13 +23,18 @@ from towpath.engine.options import ATTEMPTS, QueueOptions
 from towpath.engine.schedule import SCHEDULED
 from towpath.errors import JobError, ServerError, TowpathError
 from towpath.ids import QueueName
-from towpath.ledger.database.batching import Joined
+from towpath.ledger.database.coalescer import Coalescer
 from towpath.ledger.errors import LedgerClosed, LedgerError
 from towpath.ledger.outbox.outgoing import hold
 from towpath.ledger.records.attempts import Beginning, Ending, Standing
-from towpath.ledger.records.filling import FillCounts, Filling
 from towpath.ledger.records.jobs import Jobs
-from towpath.ledger.records.open_records import At, open_queues, rows_of_places, unseen_queues
+from towpath.ledger.records.open_records import (
+    OpenRecord,
+    open_queues,
+    rows_of_places,
+    unseen_queues,
+)
+from towpath.ledger.records.queue_sync import QueueSync, SyncCounts
 from towpath.ledger.records.record import (
     NOT_RUN,
     RECORD_MISSING,
@@ -77,9 +82,9 @@ class Relay:
         self._look_every = look_every.total_seconds()
         self._reconcile_every = reconcile_every
         self._me = secrets.token_hex(8)
-        self._fillings: dict[QueueName, Filling] = {}
+        self._syncs: dict[QueueName, QueueSync] = {}
         self._reconciled_at = self._trimmed_at = float("-inf")
-        self._read = Joined(self._read_many)
+        self._read = Coalescer(self._read_many)
         self._trouble = ""
         self._running = Background("relay", self.run, log=log)
 
@@ -95,7 +100,7 @@ class Relay:
 
     async def run(self) -> None:
         """Check the records repeatedly, until cancelled."""
-        looks: dict[Filling, asyncio.Task[FillCounts]] = {}
+        looks: dict[QueueSync, asyncio.Task[SyncCounts]] = {}
         try:
             while True:
                 await self._turn(looks)
@@ -105,18 +110,18 @@ class Relay:
                 task.cancel()
             await asyncio.gather(*looks.values(), return_exceptions=True)
 
-    async def _turn(self, looks: dict[Filling, asyncio.Task[FillCounts]]) -> None:
+    async def _turn(self, looks: dict[QueueSync, asyncio.Task[SyncCounts]]) -> None:
         """Start a look at each queue whose last look has ended. A queue whose Redis server hangs
         does not delay the others.
         """
         try:
-            for filling, whole in await self._list_fillings():
-                if filling not in looks:
-                    looks[filling] = asyncio.create_task(filling.look(whole=whole))
+            for sync, whole in await self._list_syncs():
+                if sync not in looks:
+                    looks[sync] = asyncio.create_task(sync.look(whole=whole))
             if looks:
                 await asyncio.wait(looks.values(), timeout=self._look_every)
-            ended = [filling for filling, task in looks.items() if task.done()]
-            troubles = [looks.pop(filling).exception() for filling in ended]
+            ended = [sync for sync, task in looks.items() if task.done()]
+            troubles = [looks.pop(sync).exception() for sync in ended]
             self._raise_first(troubles)
             await self._trim()
         except LedgerClosed:
@@ -131,13 +136,13 @@ class Relay:
     async def bring(self, records: Sequence[Record]) -> None:
         """Queue records that were just created. If this fails, the next look does it."""
         # Delays are computed from the time of creation, which was just now.
-        await self._bring([At(record, record.created_at) for record in records])
+        await self._bring([OpenRecord(record, record.created_at) for record in records])
 
     async def bring_made(self, seqs: Sequence[int]) -> None:
         """Queue those of these records that exist and are open. If this fails, a look does it."""
         await self._bring(seqs)
 
-    async def _bring(self, those: Sequence[At] | Sequence[int]) -> None:
+    async def _bring(self, those: Sequence[OpenRecord] | Sequence[int]) -> None:
         try:
             rows = await self._read(those)
         except LedgerError:
@@ -145,14 +150,16 @@ class Relay:
         # In parallel, so that a queue whose Redis server hangs does not delay others. All `bring`
         # are called before anything is awaited, so that records stay in the order of the reads.
         groups = groupby(sorted(rows, key=_by_queue), key=_by_queue)
-        await asyncio.gather(*(self._filling(queue).bring(list(some)) for queue, some in groups))
+        await asyncio.gather(*(self._sync_of(queue).bring(list(some)) for queue, some in groups))
 
-    async def _read_many(self, several: list[Sequence[At] | Sequence[int]]) -> list[list[At]]:
+    async def _read_many(
+        self, several: list[Sequence[OpenRecord] | Sequence[int]]
+    ) -> list[list[OpenRecord]]:
         """Read the records of numbers (`seq`); records pass unchanged. All calls take this way in
         their order, so that none overtakes another.
         """
         places = [place for some in several for place in some if isinstance(place, int)]
-        found: dict[int, At] = {}
+        found: dict[int, OpenRecord] = {}
         if places:
             rows = await self._ledger.read(lambda connection: rows_of_places(connection, places))
             found = {at.record.seq: at for at in rows}
@@ -168,13 +175,13 @@ class Relay:
     def watch(self, queues: Iterable[QueueName]) -> None:
         """Check these queues from now on, even if other processes created all their records."""
         for queue in queues:
-            self._filling(queue)
+            self._sync_of(queue)
 
     async def catch_up(self, queues: Collection[QueueName]) -> None:
         """Check these queues now: jobs in them are missing or out of order."""
         for queue in queues:
             with suppress(ServerError, LedgerError):
-                await self._filling(queue).look()
+                await self._sync_of(queue).look()
 
     async def options(self, queues: Iterable[QueueName]) -> dict[QueueName, QueueOptions]:
         """The options of these queues, except of those whose Redis does not answer."""
@@ -210,26 +217,26 @@ class Relay:
 
     async def look(self) -> int:
         """Queue the records that are missing in Redis. Returns how many."""
-        looks = [filling.look(whole=whole) for filling, whole in await self._list_fillings()]
+        looks = [sync.look(whole=whole) for sync, whole in await self._list_syncs()]
         found = await asyncio.gather(*looks, return_exceptions=True)
         self._raise_first(found)
         await self._trim()
-        return sum(outcome.brought for outcome in found if isinstance(outcome, FillCounts))
+        return sum(outcome.queued for outcome in found if isinstance(outcome, SyncCounts))
 
-    async def reconcile(self) -> dict[QueueName, FillCounts | TowpathError]:
+    async def reconcile(self) -> dict[QueueName, SyncCounts | TowpathError]:
         """Check all open records now. Returns the counts of each queue, or its error."""
         self.watch(await self._ledger.read(open_queues))
-        fillings = list(self._fillings.values())
-        looks = [filling.look(whole=True) for filling in fillings]
+        syncs = list(self._syncs.values())
+        looks = [sync.look(whole=True) for sync in syncs]
         found = await asyncio.gather(*looks, return_exceptions=True)
-        outcomes: dict[QueueName, FillCounts | TowpathError] = {}
-        for filling, outcome in zip(fillings, found, strict=True):
-            if not isinstance(outcome, FillCounts | TowpathError):
+        outcomes: dict[QueueName, SyncCounts | TowpathError] = {}
+        for sync, outcome in zip(syncs, found, strict=True):
+            if not isinstance(outcome, SyncCounts | TowpathError):
                 raise outcome
-            outcomes[filling.queue] = outcome
+            outcomes[sync.queue] = outcome
         return outcomes
 
-    async def _list_fillings(self) -> list[tuple[Filling, bool]]:
+    async def _list_syncs(self) -> list[tuple[QueueSync, bool]]:
         """Return all queues known to have records, and whether to check all their open records."""
         self.watch(await self._ledger.read(unseen_queues))
         whole = steady() - self._reconciled_at >= self._reconcile_every.total_seconds()
@@ -240,7 +247,7 @@ class Relay:
                 lambda connection: hold(connection, _TURN, self._me, period)
             )
             self._reconciled_at = steady()
-        return [(filling, whole) for filling in self._fillings.values()]
+        return [(sync, whole) for sync in self._syncs.values()]
 
     async def _trim(self) -> None:
         """Delete some of the records that ended long ago: a few at a time, besides other work."""
@@ -249,13 +256,13 @@ class Relay:
         if await self._ledger.jobs.trim(limit=_TRIMMED_AT_ONCE) < _TRIMMED_AT_ONCE:
             self._trimmed_at = steady()
 
-    def _filling(self, queue: QueueName) -> Filling:
-        if queue not in self._fillings:
-            self._fillings[queue] = Filling(self._ledger, queue, self._connect, self._log)
-        return self._fillings[queue]
+    def _sync_of(self, queue: QueueName) -> QueueSync:
+        if queue not in self._syncs:
+            self._syncs[queue] = QueueSync(self._ledger, queue, self._connect, self._log)
+        return self._syncs[queue]
 
     @staticmethod
-    def _raise_first(found: Iterable[FillCounts | BaseException | None]) -> None:
+    def _raise_first(found: Iterable[SyncCounts | BaseException | None]) -> None:
         """Raise one of the errors of the looks, if any: defects before errors of Redis or the
         ledger.
         """
@@ -274,7 +281,7 @@ class Relay:
         self._trouble = name
 
 
-def _by_queue(at: At) -> QueueName:
+def _by_queue(at: OpenRecord) -> QueueName:
     return at.record.queue
 
 

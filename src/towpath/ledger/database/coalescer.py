@@ -14,7 +14,7 @@ LARGEST = 500
 """Maximum number of calls in a batch. It bounds how long a call waits for the rest of its batch."""
 
 
-class Joined(Generic[A, R]):
+class Coalescer(Generic[A, R]):
     """Calls *do* with one batch at a time; calls made meanwhile form the next batch.
 
     *do* returns one outcome per item, in order; an outcome that is an exception is raised to the

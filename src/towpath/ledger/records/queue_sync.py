@@ -24,11 +24,11 @@ from towpath.engine.model import JobRef, NewJob, Submitted
 from towpath.engine.states import State
 from towpath.errors import JobError, JobNotFound, QueueFull, ServerError, TowpathError
 from towpath.ids import QueueName
-from towpath.ledger.database.batching import Joined
+from towpath.ledger.database.coalescer import Coalescer
 from towpath.ledger.errors import LedgerError
-from towpath.ledger.records.making import NUDGED_WITHIN
+from towpath.ledger.records.insert import QUEUED_WITHIN
 from towpath.ledger.records.open_records import (
-    At,
+    OpenRecord,
     as_read,
     claim_due,
     highest_fence,
@@ -58,22 +58,22 @@ _ENDS = {State.DONE: RecordState.COMPLETED, State.CANCELLED: RecordState.CANCELL
          State.DEAD: RecordState.DEAD}  # fmt: skip
 
 
-class FillCounts(NamedTuple):
+class SyncCounts(NamedTuple):
     """The counts of one check of a queue."""
 
     open: int = 0
     """Open records that were checked."""
-    brought: int = 0
+    queued: int = 0
     """Records that were missing in Redis, and were queued."""
     ended: int = 0
     """Open records that were ended because their jobs had ended in Redis."""
 
-    def and_(self, other: FillCounts) -> FillCounts:
+    def and_(self, other: SyncCounts) -> SyncCounts:
         """Return the sums of both."""
-        return FillCounts(*map(sum, zip(self, other, strict=True)))
+        return SyncCounts(*map(sum, zip(self, other, strict=True)))
 
 
-class Filling:
+class QueueSync:
     """Keeps *queue* filled. *connect* returns the engine, or raises ServerError."""
 
     def __init__(
@@ -86,13 +86,13 @@ class Filling:
         """Whether a record could not be queued at once. Newer records then wait for the next look,
         which queues them all in order."""
         self._turn = asyncio.Lock()
-        self.bring = Joined(self._bring_many)
+        self.bring = Coalescer(self._bring_many)
         """Queue records that were just created, in the order of the calls. If this fails, the next
         look does it."""
 
     # ── at once ──────────────────────────────────────────────────────────────────────────
 
-    async def _bring_many(self, several: list[Sequence[At]]) -> list[None]:
+    async def _bring_many(self, several: list[Sequence[OpenRecord]]) -> list[None]:
         if self._behind or self._turn.locked():
             self._behind = True
         else:
@@ -106,13 +106,13 @@ class Filling:
 
     # ── repeatedly ───────────────────────────────────────────────────────────────────────
 
-    async def look(self, *, whole: bool = False) -> FillCounts:
+    async def look(self, *, whole: bool = False) -> SyncCounts:
         """Queue the records that are missing in Redis; with *whole*, check all open records.
 
         Raises ServerError, LedgerError.
         """
         async with self._turn:
-            found = FillCounts()
+            found = SyncCounts()
             try:
                 renewed = await self._connect().queues.anchor(self.queue) != self._life
                 if whole or renewed:
@@ -126,12 +126,12 @@ class Filling:
                 self._behind = True
                 raise
 
-    async def _reconcile(self, *, renewed: bool) -> FillCounts:
+    async def _reconcile(self, *, renewed: bool) -> SyncCounts:
         """Check all open records, in bounded steps."""
         # New fencing tokens must be higher than those in the rows, whatever the clock says.
         floor = await self._ledger.read(lambda connection: highest_fence(connection, self.queue))
         life = await self._anchor(floor)
-        found, after = FillCounts(), 0
+        found, after = SyncCounts(), 0
         while rows := await self._ledger.read(
             lambda connection, seq=after: page_of(connection, self.queue, seq)
         ):
@@ -151,11 +151,11 @@ class Filling:
         """Make new fencing tokens higher than *floor*. Returns the life of the queue's data."""
         return await self._connect().queues.anchor(self.queue, floor=floor)
 
-    async def _bring_missed(self, *, early: bool) -> FillCounts:
+    async def _bring_missed(self, *, early: bool) -> SyncCounts:
         """Queue records that their creator has not queued in time; with *early*, also those that
         the creator may still queue.
         """
-        found, within = FillCounts(), NUDGED_WITHIN if early else 0
+        found, within = SyncCounts(), QUEUED_WITHIN if early else 0
         while rows := as_read(
             await self._ledger.write(lambda connection: claim_due(connection, self.queue, within))
         ):
@@ -170,15 +170,15 @@ class Filling:
         self._log_queued(found, "missed")
         return found
 
-    def _log_queued(self, found: FillCounts, reason: str) -> None:
-        if found.brought:
+    def _log_queued(self, found: SyncCounts, reason: str) -> None:
+        if found.queued:
             self._log.emit(
-                events.RECORDS_QUEUED, queue=self.queue, jobs=found.brought, reason=reason
+                events.RECORDS_QUEUED, queue=self.queue, jobs=found.queued, reason=reason
             )
 
     # ── the step that queues records ─────────────────────────────────────────────────────
 
-    async def _queue(self, records: Sequence[At], *, seen: bool = True) -> FillCounts:
+    async def _queue(self, records: Sequence[OpenRecord], *, seen: bool = True) -> SyncCounts:
         """Queue these records, and update their rows by the replies of Redis.
 
         With *seen*, also note in the rows that the jobs are in Redis, and cancel the jobs of
@@ -186,18 +186,18 @@ class Filling:
         """
         if seen:
             await self._stop_cancelled(records)
-        found, named = FillCounts(open=len(records)), sorted(records, key=lambda at: at.record.seq)
+        found, named = SyncCounts(open=len(records)), sorted(records, key=lambda at: at.record.seq)
         while named:
             answers = await self._submit(named)
             changes = [(at, await self._change(at.record, answer)) for at, answer in answers]
             submitted = [answer for _, answer in answers if isinstance(answer, Submitted)]
-            brought = sum(not answer.existed for answer in submitted)
+            queued = sum(not answer.existed for answer in submitted)
             ended = sum("finished_at" in change for _, change in changes if change)
-            found = found.and_(FillCounts(brought=brought, ended=ended))
+            found = found.and_(SyncCounts(queued=queued, ended=ended))
             named = await self._note(changes, seen=seen)
         return found
 
-    async def _stop_cancelled(self, records: Sequence[At]) -> None:
+    async def _stop_cancelled(self, records: Sequence[OpenRecord]) -> None:
         """Cancel the jobs of cancelled records: Redis may not have been notified yet."""
         for at in records:
             if at.record.cancel_requested:
@@ -205,11 +205,11 @@ class Filling:
                     ref = JobRef(self.queue, at.record.job)
                     await self._connect().cancel(ref, by_record=True)
 
-    async def _submit(self, records: list[At]) -> list[tuple[At, _Answer]]:
+    async def _submit(self, records: list[OpenRecord]) -> list[tuple[OpenRecord, _Answer]]:
         """Submit the jobs of *records*. Returns the reply of Redis or the error for each."""
         timely = self._connect().goes_by_server_clock
-        made: list[tuple[At, NewJob]] = []
-        answers: list[tuple[At, _Answer]] = []
+        made: list[tuple[OpenRecord, NewJob]] = []
+        answers: list[tuple[OpenRecord, _Answer]] = []
         for at in records:
             try:
                 made.append((at, as_job(at.record, now=at.now, timely=timely)))
@@ -224,8 +224,8 @@ class Filling:
         return answers + [(at, answer) for (at, _), answer in zip(made, submitted, strict=True)]
 
     async def _note(
-        self, changes: Sequence[tuple[At, dict[str, Any] | None]], *, seen: bool
-    ) -> list[At]:
+        self, changes: Sequence[tuple[OpenRecord, dict[str, Any] | None]], *, seen: bool
+    ) -> list[OpenRecord]:
         """Store *changes*. Returns the records that got a new id, to be queued under it."""
         # Rows that already say that their job is in Redis, as most do, are not written.
         there = [at.record for at, change in changes if change is None and seen and at.unseen]

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError, UnboundExecutionErro
 from towpath.errors import InvalidOption
 from towpath.ledger.database.store import translated
 from towpath.ledger.errors import LedgerElsewhere
-from towpath.ledger.records.making import submit
+from towpath.ledger.records.insert import submit
 from towpath.ledger.records.record import NewRecord, Recorded
 
 if TYPE_CHECKING:

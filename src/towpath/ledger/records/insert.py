@@ -26,7 +26,7 @@ from towpath.ledger.records.record import (
     owner_in,
     packed_options,
 )
-from towpath.ledger.records.subjects import (
+from towpath.ledger.records.supersession import (
     Key,
     Row,
     by_queue,
@@ -40,7 +40,7 @@ from towpath.ledger.records.subjects import (
     with_owner,
 )
 
-NUDGED_WITHIN = 2_000
+QUEUED_WITHIN = 2_000
 """Milliseconds in which the creator of a record queues it in Redis; after that, a relay does."""
 
 
@@ -67,7 +67,7 @@ def submit(
     seen = {subject: [*rows] for subject, rows in known.items()}
     more = left_out(connection, known)
     planned, answering = _plan(known, wanted)
-    relay_at = now + NUDGED_WITHIN if nudged else now
+    relay_at = now + QUEUED_WITHIN if nudged else now
     rows = [row for new in planned if _key(row := new_row(new, now, relay_at)) not in there]
     new = {_key(row): row for row in reversed(rows)}  # of two with the same id, the first counts
 
