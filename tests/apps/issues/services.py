@@ -3,8 +3,8 @@
 from typing import Any
 
 from tests.waiting import eventually_async
-from towpath.apps.issues.board import Board
-from towpath.apps.issues.handing import TaskRequest
+from towpath.apps.issues.assignment import TaskRequest
+from towpath.apps.issues.issue_store import IssueStore
 from towpath.apps.issues.model import Facts, Issue, IssueSource, IssueState, Task
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.policy import IssuePolicy
@@ -25,7 +25,7 @@ class IssueServices:
         self, engine: Engine, ledger: Ledger, options: IssuesOptions, policy: IssuePolicy
     ) -> None:
         self.engine, self.ledger, self.metrics = engine, ledger, Metrics()
-        self.board = Board(
+        self.store = IssueStore(
             engine=lambda: engine,
             ledger=lambda: ledger,
             options=options,
@@ -33,11 +33,11 @@ class IssueServices:
             metrics=self.metrics,
             log=Log(),
         )
-        self.service = Issues(self.board)
+        self.service = Issues(self.store)
 
     def under(self, policy: IssuePolicy) -> "IssueServices":
         """Another process, with another policy."""
-        return IssueServices(self.engine, self.ledger, self.board.options, policy)
+        return IssueServices(self.engine, self.ledger, self.store.options, policy)
 
     async def put(
         self, number: int, *labels: str, repository: str = REPOSITORY, **fields: Any
@@ -69,7 +69,7 @@ class IssueServices:
         """Wait until the hold of an issue has ended, and was noticed."""
 
         async def noticed() -> bool:
-            await self.board.tend_once()
+            await self.store.maintain_once()
             return not (await self.look(number)).held
 
         await eventually_async(noticed)

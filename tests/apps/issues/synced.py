@@ -48,14 +48,14 @@ class SyncedIssueServices(IssueServices):
         super().__init__(engine, ledger, options, policy)
         self.github, self.people, self._caller = github, github.at(REPOSITORY), caller
         self.client = github_of(options, caller)
-        self.projector = Projector(self.board, self.client)
-        self.reconciler = Reconciler(self.board, self.client, lambda: engine)
+        self.projector = Projector(self.store, self.client)
+        self.reconciler = Reconciler(self.store, self.client, lambda: engine)
         self.taken = 0
         """Deliveries of GitHub that were taken."""
 
     def restarted(self) -> "SyncedIssueServices":
         """Another process, which knows what is in database and store."""
-        again = (self.engine, self.ledger, self.board.options, self.board.policy)
+        again = (self.engine, self.ledger, self.store.options, self.store.policy)
         return SyncedIssueServices(*again, github=self.github, caller=self._caller)
 
     def at(self, repository: str) -> People:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.apps.issues.synced import SyncedIssueServices
-from towpath.apps.issues.life import judged
 from towpath.apps.issues.model import Issue, IssueSource, IssueState
 from towpath.apps.issues.policy import IssuePolicy
+from towpath.apps.issues.transitions import judge
 from towpath.testing.github.hooks import GitHubDelivery
 from towpath.testing.github.people import People
 
@@ -79,9 +79,9 @@ async def expected(synced: SyncedIssueServices, repository: str) -> dict[str, Is
             **{name: getattr(found.facts, name) for name in SAID},
         )
     for id, row in rows.items():
-        blockers = synced.board.policy.blockers(row)
+        blockers = synced.store.policy.blockers(row)
         blocking = [blocker for blocker in blockers if rows[blocker].state is IssueState.OPEN]
-        rows[id] = judged(row, synced.board.policy, now=1, open_blockers=blocking)
+        rows[id] = judge(row, synced.store.policy, now=1, open_blockers=blocking)
     return rows
 
 

@@ -76,7 +76,7 @@ async def test_a_comparison_with_github(synced: SyncedIssueServices) -> None:
     synced.github.rename("octo/repo", "octo/new")
     await synced.sync()
     assert (await synced.service.get("octo/new", 4)).task_id == "octo~repo~4~1"
-    await synced.board.tend_once()
+    await synced.store.maintain_once()
 
 
 class TestAmongMany:
@@ -87,7 +87,7 @@ class TestAmongMany:
     async def test_each_issue_has_one_holder_and_limits_hold(
         self, synced: SyncedIssueServices
     ) -> None:
-        """Told of and asked for at the same time."""
+        """IssueWebhook of and asked for at the same time."""
         await asyncio.gather(*(synced.put(n, body="Blocked by #1") for n in range(1, 9)))
         await synced.close(1)
         found = await asyncio.gather(*(synced.ask(f"a{n % 6}") for n in range(12)))

@@ -113,7 +113,7 @@ async def test_an_issue_whose_job_an_operator_cancels_is_offered_again(
 
     async def is_withdrawn() -> bool:
         # A look that was under way before may have gone past the issue: then the next one finds it.
-        await app.state.services["issues"].board.tend_once()
+        await app.state.services["issues"].store.maintain_once()
         return (await client.get(ONE)).json()["outcome"] == "withdrawn"
 
     await eventually_async(is_withdrawn)

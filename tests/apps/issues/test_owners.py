@@ -12,7 +12,7 @@ from tests.apps.issues.served import ALL, ServedIssues
 from tests.server.in_process import client_of, key_of
 from tests.server.mcp_clients import call, over_http, refused
 from tests.server.serving import problem
-from towpath.apps.issues.handing import TaskRequest
+from towpath.apps.issues.assignment import TaskRequest
 from towpath.apps.issues.options import IssuesOptions
 from towpath.clock import minutes
 from towpath.ledger.ledger import Ledger

@@ -8,9 +8,9 @@ import pytest
 
 from tests.apps.issues.services import IssueServices
 from towpath.apps.issues.forms import IssueOut
-from towpath.apps.issues.mirrors import SCRIPTS
 from towpath.apps.issues.model import Facts, Issue, IssueState, TaskType
 from towpath.apps.issues.policy import IssuePolicy, ReviewTasks, Roles, WorkLimits, read_policy
+from towpath.apps.issues.published_keys import SCRIPTS
 from towpath.clock import instant, seconds, wall_ms
 from towpath.embedded import EmbeddedServer
 from towpath.errors import InvalidName
@@ -156,7 +156,7 @@ class TestAChangeOfAnIssue:
     ) -> None:
         await issues.put(1, "wontfix")
         other = issues.under(IssuePolicy(never=("wontfix",)))
-        await other.board.tend_once()
+        await other.store.maintain_once()
         assert (await other.look(1)).withheld == "never"
         assert await other.ask() is None
 
@@ -195,7 +195,7 @@ class TestAReviewTask:
         assert (IssueOut.of(issue).assignable, IssueOut.of(issue).offered_at) == (True, None)
         task = await issues.take()
         assert (task.task_type, task.role) == (TaskType.REVIEW, "reviewer")
-        await issues.board.tend_once()
+        await issues.store.maintain_once()
         assert (await issues.look(1)).review_status == "READY_FOR_ASSIGNMENT"
         assert b"READY_FOR_ASSIGNMENT" in asked(server, "HGETALL", "review_delay_octo/repo#1")
 
@@ -243,7 +243,7 @@ class TestTheLockForOutsiders:
         until = [asked(server, "PEXPIRETIME", key) for key in keys]
         asked(server, "DEL", *keys)
         await issues.service.release(tasks[1].task_id, tasks[1].token)
-        await issues.service.board.tend_once()
+        await issues.service.store.maintain_once()
         assert [asked(server, "GET", key) for key in keys] == [b"locked", None, b"locked"]
         assert [asked(server, "PEXPIRETIME", key) for key in keys] == [until[0], -2, until[2]]
 
@@ -254,7 +254,7 @@ class TestTheLockForOutsiders:
         task = await issues.take()
         held = await issues.look(1)
         await issues.service.release(task.task_id, task.token)
-        await issues.service.board.restore_lock(held)
+        await issues.service.store.restore_lock(held)
         assert asked(server, "GET", "issue_lock_octo/repo#1") is None
 
     async def test_has_a_name_that_can_be_no_other_slot(self, issues: IssueServices) -> None:

@@ -9,7 +9,7 @@ from tests.apps.issues.counting import scripts_run, statements
 from tests.apps.issues.services import REPOSITORY
 from tests.apps.issues.synced import SyncedIssueServices, options_for
 from towpath import Towpath, minutes, seconds
-from towpath.apps.issues import life, tables
+from towpath.apps.issues import tables, transitions
 from towpath.apps.issues.github import github_of
 from towpath.apps.issues.handlers import add_issues
 from towpath.apps.issues.model import Facts, Issue, IssueSource
@@ -102,7 +102,7 @@ async def test_new_issues_cost_a_few_statements_and_calls_a_page(
             synced.at(name).open(
                 f"Number {number}", labels=[f"P{number % 5}", f"role:r{number % 7}"]
             )
-    await synced.board.tend_once()
+    await synced.store.maintain_once()
     requests = len(synced.github.asked)
     with statements() as executed:
         before = scripts_run(server)
@@ -112,29 +112,29 @@ async def test_new_issues_cost_a_few_statements_and_calls_a_page(
     assert len(synced.github.asked) - requests == pages + 2 * repositories
     assert 0 < scripts <= 3 * pages
     assert len(executed) <= 8 * pages + 20 * repositories
-    assert (await synced.board.ledger.read(tables.unsettled(wall_ms() + 1000, 10))) == []
+    assert (await synced.store.ledger.read(tables.issues_not_in_queue(wall_ms() + 1000, 10))) == []
 
 
 async def test_an_issue_that_is_being_read_is_not_offered_yet(synced: SyncedIssueServices) -> None:
     """While issues are read, whoever looks after what was left undone does not do it again."""
     synced.people.open("It breaks")
-    await synced.board.tend_once()
+    await synced.store.maintain_once()
     facts = Facts(repository="octo/repo", number=1)
 
     def told(before: Issue | None) -> Issue:
-        return life.told(
+        return transitions.apply_facts(
             before, facts, source=IssueSource.GITHUB, version=1, read=True, now=wall_ms()
         )
 
-    await synced.board.revise(facts.id, told, settle=False)
-    await synced.board.tend_once()
+    await synced.store.change(facts.id, told, settle=False)
+    await synced.store.maintain_once()
     assert await synced.ask() is None
 
 
 async def test_an_issue_that_others_block_waits_whichever_is_found_first(
     synced: SyncedIssueServices,
 ) -> None:
-    synced.board.policy = IssuePolicy(blocked_by=True)
+    synced.store.policy = IssuePolicy(blocked_by=True)
     for number in range(1, 105):
         blocker = {1: 2, 3: 104, 104: 103}.get(number)
         synced.people.open("It breaks", body=f"Blocked by #{blocker}" if blocker else "")
@@ -292,9 +292,9 @@ async def test_an_issue_that_redis_lost_is_offered_again(
         synced.people.open(f"Number {number}")
     await synced.sync()
     held = await synced.take("ann")
-    await synced.board.tend_once()
+    await synced.store.maintain_once()
     server.ask("FLUSHALL")
-    await synced.board.tend_once()
+    await synced.store.maintain_once()
     assert not (await synced.look(1)).held
     numbers = {(await synced.take(f"b{n}")).issue_number for n in range(3)}
     assert numbers == {1, 2, 3}

@@ -7,7 +7,7 @@ import pytest
 from tests.apps.issues.counting import read_whole, statements
 from tests.apps.issues.services import IssueServices
 from tests.waiting import HANGS, eventually_async
-from towpath.apps.issues import life
+from towpath.apps.issues import transitions
 from towpath.apps.issues.errors import NotHeld, TaskNotFound, TaskStale
 from towpath.apps.issues.forms import IssueOut
 from towpath.apps.issues.model import ISSUES, Facts, Issue, IssueSource, TaskType
@@ -88,7 +88,7 @@ class TestCompletingATask:
         task = await issues.take()
         lease = lease_by_token(job_ref(ISSUES, task.task_id), task.token, worker="ann")
         await issues.engine.complete(lease, b'{"agent":"ann","pr_number":4}')
-        await issues.board.look_at(await issues.look(1))
+        await issues.store.check_hold(await issues.look(1))
         issue = await issues.look(1)
         assert (issue.agent, issue.done, issue.pr_number) == ("", ("development",), 4)
 
@@ -189,14 +189,16 @@ class TestAServerThatDiesWithALock:
 
         def told(before: Issue | None) -> Issue:
             source = IssueSource.GITHUB
-            return life.told(before, facts, source=source, version=1, read=False, now=wall_ms())
+            return transitions.apply_facts(
+                before, facts, source=source, version=1, read=False, now=wall_ms()
+            )
 
-        await issues.board.tend_once()  # Redis knows all that there is: nothing is offered anew
-        await issues.board.revise(facts.id, told, settle=False)
+        await issues.store.maintain_once()  # Redis knows all that there is: nothing is offered anew
+        await issues.store.change(facts.id, told, settle=False)
         assert await issues.ask() is None
 
         async def made_up_for() -> bool:
-            await issues.board.tend_once()
+            await issues.store.maintain_once()
             return await issues.ask() is not None
 
         await eventually_async(made_up_for)
@@ -209,9 +211,9 @@ async def test_no_repeated_statement_reads_a_whole_table(
     """Every few seconds, and at every request: with 50,000 issues that do not change."""
     for number in range(1, 4):
         await issues.put(number)
-    await issues.board.tend_once()
+    await issues.store.maintain_once()
     with statements() as executed:
-        await issues.board.tend_once()
+        await issues.store.maintain_once()
         task = await issues.take(roles=("developer",), repositories=("octo/repo",))
         await issues.service.heartbeat(task.task_id, task.token)
         await issues.service.complete(task.task_id, task.token)
@@ -229,10 +231,10 @@ class TestAnIssueWhoseTaskSomebodyElseEnds:
     async def test_is_offered_again_after_a_cancellation(self, issues: IssueServices) -> None:
         issue = await issues.put(1)
         await issues.put(2)
-        await issues.board.tend_once()
+        await issues.store.maintain_once()
         untouched = await issues.look(2)
         await issues.engine.cancel(job_ref(ISSUES, issue.task_id))
-        await issues.board.tend_once()
+        await issues.store.maintain_once()
         assert (await issues.look(1)).outcome == "withdrawn"
         numbers = {(await issues.take(f"a{n}")).issue_number for n in range(2)}
         assert numbers == {1, 2}
@@ -242,15 +244,15 @@ class TestAnIssueWhoseTaskSomebodyElseEnds:
     async def test_is_offered_again_by_a_sync(self, issues: IssueServices) -> None:
         issue = await issues.put(1)
         await issues.engine.cancel(job_ref(ISSUES, issue.task_id))
-        await issues.board.offer_all()
+        await issues.store.offer_all()
         assert (await issues.take()).task_id != issue.task_id
 
     async def test_is_completed_if_the_task_was(self, issues: IssueServices) -> None:
         await issues.put(1)
         [lease] = await issues.engine.claim(ISSUES, worker="w", lease=seconds(HANGS))
-        await issues.board.tend_once()
+        await issues.store.maintain_once()
         await issues.engine.complete(lease)
-        await issues.board.tend_once()
+        await issues.store.maintain_once()
         assert (await issues.look(1)).withheld == "completed"
 
     async def test_is_given_up_if_the_task_was_and_can_be_offered_again(
@@ -259,7 +261,7 @@ class TestAnIssueWhoseTaskSomebodyElseEnds:
         await issues.put(1)
         [lease] = await issues.engine.claim(ISSUES, worker="w", lease=seconds(HANGS))
         await issues.engine.fail(lease, "no")
-        await issues.board.tend_once()
+        await issues.store.maintain_once()
         assert (await issues.look(1)).withheld == "dead"
         await issues.service.take_away("octo/repo", 1)
         assert (await issues.take()).issue_number == 1
@@ -267,20 +269,20 @@ class TestAnIssueWhoseTaskSomebodyElseEnds:
     async def test_is_found_among_many(self, issues: IssueServices) -> None:
         """Each look sees a part of the issues, and goes on behind it."""
         facts = {f"octo/repo#{n}": Facts(repository="octo/repo", number=n) for n in range(1, 452)}
-        await issues.board.revise_all(
+        await issues.store.change_all(
             {
-                id: lambda before, told=told: life.told(
+                id: lambda before, told=told: transitions.apply_facts(
                     before, told, source=IssueSource.API, version=0, read=False, now=wall_ms()
                 )
                 for id, told in facts.items()
             }
         )
-        await issues.board.tend_once()
+        await issues.store.maintain_once()
         some = [1, 230, 451]
         for number in some:
             await issues.engine.cancel(job_ref(ISSUES, (await issues.look(number)).task_id))
         for _ in range(4):
-            await issues.board.tend_once()
+            await issues.store.maintain_once()
         assert [(await issues.look(number)).outcome for number in some] == ["withdrawn"] * 3
 
 

@@ -196,7 +196,7 @@ class TestAnIssueThatIsTransferredUnderAHeldLease:
         self, synced: SyncedIssueServices
     ) -> None:
         """Our labels go with it: they say the truth until then, and not for ever."""
-        synced.board.options = options_for(synced.github, more=("octo/other",))
+        synced.store.options = options_for(synced.github, more=("octo/other",))
         synced.people.open("One")
         await synced.deliver()
         task = await synced.take("ann")

@@ -293,7 +293,7 @@ async def _issues(session: Session, database: str | None) -> AsyncGenerator[Issu
     async with AsyncExitStack() as stack:
         ledger = await stack.enter_async_context(_ledger(session, database))
         engine = await stack.enter_async_context(session.engine())
-        from towpath.apps.issues.board import Board  # noqa: PLC0415 -- slow to import
+        from towpath.apps.issues.issue_store import IssueStore  # noqa: PLC0415 -- slow to import
         from towpath.apps.issues.options import IssuesOptions  # noqa: PLC0415 -- the same
         from towpath.apps.issues.policy import policy_at  # noqa: PLC0415 -- the same
         from towpath.apps.issues.service import Issues  # noqa: PLC0415 -- the same
@@ -302,7 +302,7 @@ async def _issues(session: Session, database: str | None) -> AsyncGenerator[Issu
 
         options = session.settings.of(IssuesOptions)
         yield Issues(
-            Board(
+            IssueStore(
                 engine=lambda: engine,
                 ledger=lambda: ledger,
                 options=options,
@@ -320,20 +320,20 @@ async def _open_issues(ledger: Ledger) -> list[Issue]:
 
     found: list[Issue] = []
     while some := await ledger.read(
-        partial(tables.everything, after=found[-1].id if found else "", size=_LARGEST_PAGE)
+        partial(tables.all_issues, after=found[-1].id if found else "", size=_LARGEST_PAGE)
     ):
         found += some
     return [issue for issue in found if issue.state == "open"]
 
 
 def _judge_all(issues: list[Issue], wanted: IssuePolicy) -> Iterator[tuple[Issue, Issue]]:
-    from towpath.apps.issues.life import judged  # noqa: PLC0415 -- slow to import
+    from towpath.apps.issues.transitions import judge  # noqa: PLC0415 -- slow to import
     from towpath.clock import wall_ms  # noqa: PLC0415 -- the same
 
     known = {issue.id for issue in issues}
     for issue in issues:
         blocking = [id for id in wanted.blockers(issue) if id in known]
-        yield issue, judged(issue, wanted, now=wall_ms(), open_blockers=blocking)
+        yield issue, judge(issue, wanted, now=wall_ms(), open_blockers=blocking)
 
 
 # ── for people and for programs ──────────────────────────────────────────────────────────

@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from towpath.app.app import AtWork, Towpath
-from towpath.apps.issues.board import Board
 from towpath.apps.issues.github import GitHub, caller_of, github_of
+from towpath.apps.issues.issue_store import IssueStore
 from towpath.apps.issues.model import PROJECTIONS, SYNCS
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.policy import IssuePolicy, policy_at
 from towpath.apps.issues.projection import ATTEMPTS, RETRY, TIME_LIMIT, Projector
-from towpath.apps.issues.sync import Reconciler, SyncWish, submit_sync, sync_period
+from towpath.apps.issues.sync import Reconciler, SyncRequest, submit_sync, sync_period
 from towpath.clock import ZERO, hours, instant, minutes, wall_ms
 from towpath.engine.retry import Exponential
 from towpath.engine.schedule import Every
@@ -48,7 +48,7 @@ def add_issues(app: Towpath, github: GitHub, options: IssuesOptions, policy: Iss
     """Add the handlers to *app*, which must have a ledger: they show on GitHub who holds an issue,
     and compare issues with GitHub, at the start and every `sync`.
     """
-    board = Board(
+    store = IssueStore(
         engine=lambda: app.engine,
         ledger=lambda: app.ledger,
         options=options,
@@ -63,12 +63,12 @@ def add_issues(app: Towpath, github: GitHub, options: IssuesOptions, policy: Iss
         retry=RETRY,
         time_limit=TIME_LIMIT,
         keep=ZERO,
-    )(Projector(board, github).project)
-    reconciler = Reconciler(board, github, lambda: app.engine)
+    )(Projector(store, github).project)
+    reconciler = Reconciler(store, github, lambda: app.engine)
     handler = app.handler(
         SYNCS, max_attempts=3, retry=_SYNC_RETRY, time_limit=hours(1), keep=hours(1)
     )(reconciler.run)
-    app.recur(handler, Every(options.sync), SyncWish(), name="issues.sync")
+    app.recur(handler, Every(options.sync), SyncRequest(), name="issues.sync")
 
     @asynccontextmanager
     async def at_start(_: AtWork) -> AsyncGenerator[None]:

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from towpath.apps.issues import life, tables
-from towpath.apps.issues.board import Board
+from towpath.apps.issues import tables, transitions
 from towpath.apps.issues.errors import IssueInvalid
 from towpath.apps.issues.github import facts_of
+from towpath.apps.issues.issue_store import IssueStore
 from towpath.apps.issues.measures import WEBHOOKS
 from towpath.apps.issues.model import NUMBER_MOST, Issue, IssueSource, IssueState, issue_id
-from towpath.apps.issues.moving import Moving
+from towpath.apps.issues.repositories import Repositories
 from towpath.clock import wall_ms
 from towpath.forges import github
 from towpath.forges.facts import (
@@ -49,7 +49,7 @@ _LISTENED = {
 }
 
 
-class Told(msgspec.Struct, frozen=True):
+class IssueWebhook(msgspec.Struct, frozen=True):
     """A webhook to be applied."""
 
     event: ForgeEvent
@@ -60,12 +60,12 @@ class Told(msgspec.Struct, frozen=True):
 
 def read_github(
     headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]
-) -> Told | Ignored:
+) -> IssueWebhook | Ignored:
     """Read a delivery of GitHub. Raises SignatureRefused and WebhookInvalid."""
-    return told_of(github.read(headers, body, secrets=secrets))
+    return webhook_of(github.read(headers, body, secrets=secrets))
 
 
-def told_of(delivery: Delivery) -> Told | Ignored:
+def webhook_of(delivery: Delivery) -> IssueWebhook | Ignored:
     event = delivery.event
     if event not in _LISTENED:
         return Ignored(delivery.named)
@@ -78,7 +78,7 @@ def told_of(delivery: Delivery) -> Told | Ignored:
         if fact.is_pull:
             return Ignored("a pull request's comment")
         _check(fact)
-    return Told(event, one_line(said, most=64), fact)
+    return IssueWebhook(event, one_line(said, most=64), fact)
 
 
 def _check(fact: IssueFact) -> None:
@@ -90,13 +90,13 @@ def _check(fact: IssueFact) -> None:
         raise fact.refusal(error.field, error.rule) from error
 
 
-class Intake:
+class WebhookIntake:
     """Applies webhooks to the issues."""
 
-    def __init__(self, board: Board) -> None:
-        self._board, self._moving = board, Moving(board)
+    def __init__(self, store: IssueStore) -> None:
+        self._store, self._repositories = store, Repositories(store)
 
-    async def take(self, found: Told | Ignored) -> tuple[list[str], str]:
+    async def take(self, found: IssueWebhook | Ignored) -> tuple[list[str], str]:
         """Apply a webhook. Returns the ids of the issues that changed, and why none did, if none
         did. Raises LedgerError.
         """
@@ -120,54 +120,54 @@ class Intake:
     def _count_result(self, changed: list[str], ignored: str) -> tuple[list[str], str]:
         known = ignored == "nothing new"
         state = "taken" if changed else "stale" if known else "ignored"
-        self._board.metrics.own(WEBHOOKS).labels(state).inc()
+        self._store.metrics.own(WEBHOOKS).labels(state).inc()
         return changed, ignored
 
     async def _is_handed_out(self, fact: Fact) -> bool:
         """Whether issues of its repository are handed out, under its name or a former one."""
         before = fact.before if isinstance(fact, RepositoryFact) else None
         for name in (fact.repository, before):
-            if name and self._board.options.takes(name):
+            if name and self._store.options.takes(name):
                 return True
-            former = name and await self._board.ledger.read(tables.former_name(name))
-            if former and self._board.options.takes(former):
+            former = name and await self._store.ledger.read(tables.former_name(name))
+            if former and self._store.options.takes(former):
                 return True
         return False
 
     # ── issues ───────────────────────────────────────────────────────────────────────────
 
-    async def _apply_issue(self, fact: IssueFact, webhook: Told) -> list[str]:
+    async def _apply_issue(self, fact: IssueFact, webhook: IssueWebhook) -> list[str]:
         gone = webhook.event is ForgeEvent.ISSUE and webhook.action in _GONE
         facts = facts_of(fact, state=IssueState.GONE if gone else None)
         version, now = fact.at_ms or 0, wall_ms()
 
         def change(before: Issue | None) -> Issue:
             # A deletion counts as read: a late webhook of the same second does not undo it.
-            return life.told(
+            return transitions.apply_facts(
                 before, facts, source=IssueSource.GITHUB, version=version, read=gone, now=now
             )
 
-        revised = await self._board.revise(facts.id, change)
+        revised = await self._store.change(facts.id, change)
         return [facts.id] if revised.changed else []
 
     # ── pull requests ────────────────────────────────────────────────────────────────────
 
-    async def _apply_pull(self, fact: PullFact, webhook: Told) -> list[str]:
+    async def _apply_pull(self, fact: PullFact, webhook: IssueWebhook) -> list[str]:
         """Store the number of a pull request in the issues that it is about. A push to it, or a
         review, may restart the delay of their review.
         """
         restarts = webhook.event is ForgeEvent.REVIEW or webhook.action == "synchronize"
-        restarts = restarts and self._board.policy.review.restart
+        restarts = restarts and self._store.policy.review.restart
         at, now, changed = fact.at_ms or 0, wall_ms(), list[str]()
 
         def change(before: Issue | None) -> Issue | None:
             if before is None:
                 return None
-            after = life.linked(before, fact.number) if fact.is_open else before
-            return life.seen_again(after, at=at, now=now) if restarts else after
+            after = transitions.link_pull(before, fact.number) if fact.is_open else before
+            return transitions.restart_delay(after, at=at, now=now) if restarts else after
 
-        for id in linked_issues(fact, self._board):
-            if (await self._board.revise(id, change)).changed:
+        for id in linked_issues(fact, self._store):
+            if (await self._store.change(id, change)).changed:
                 changed.append(id)
         return changed
 
@@ -179,11 +179,11 @@ class Intake:
         if old is None:
             return []
         new = None if action == "deleted" else fact.title
-        ledger = self._board.ledger
-        ids = await ledger.read(tables.labelled(fact.repository, old))
+        ledger = self._store.ledger
+        ids = await ledger.read(tables.ids_with_label(fact.repository, old))
         changed: list[str] = []
         for id in ids:
-            revised = await self._board.revise(
+            revised = await self._store.change(
                 id, lambda current: current and _relabel(current, old, new)
             )
             if revised.changed:
@@ -192,9 +192,9 @@ class Intake:
 
     async def _apply_repository(self, fact: RepositoryFact, action: str) -> list[str]:
         if action == "deleted":
-            return await self._moving.gone(fact.repository)
+            return await self._repositories.mark_gone(fact.repository)
         if action in ("renamed", "transferred") and fact.before and is_repository(fact.before):
-            return await self._moving.renamed(fact.before, fact.repository)
+            return await self._repositories.rename(fact.before, fact.repository)
         return []
 
 
@@ -205,10 +205,10 @@ def _relabel(issue: Issue, old: str, new: str | None) -> Issue:
     return replace(issue, labels=tuple(sorted({*kept, new} if new else kept)))
 
 
-def linked_issues(pull: PullFact, board: Board) -> list[str]:
+def linked_issues(pull: PullFact, store: IssueStore) -> list[str]:
     """The ids of the issues that *pull* is about: by its branch's name, or a text: `closes #12`."""
     found: dict[str, None] = {}
-    before, _, after = board.policy.show.branch.partition("{number}")
+    before, _, after = store.policy.show.branch.partition("{number}")
     number = pull.ref.removeprefix(before).removesuffix(after)
     if before + number + after == pull.ref and number.isascii() and number.isdecimal():
         found[issue_id(pull.repository, int(number[:10]))] = None

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BeforeValidator, Field
 
+from towpath.apps.issues.assignment import TaskRequest
 from towpath.apps.issues.forms import (
     CompleteTaskIn,
     DeliveredOut,
@@ -24,8 +25,7 @@ from towpath.apps.issues.forms import (
     TakeAwayIn,
     TaskOut,
 )
-from towpath.apps.issues.handing import TaskRequest
-from towpath.apps.issues.hooks import Told, read_github
+from towpath.apps.issues.hooks import IssueWebhook, read_github
 from towpath.apps.issues.model import ISSUES, NUMBER_MOST
 from towpath.apps.issues.service import EndedTask, IssueExplanation, Issues
 from towpath.clock import seconds
@@ -188,7 +188,7 @@ async def release(id: Id, body: ReleaseTaskIn, issues: TheIssues, key: CanWork) 
 # ── webhooks ─────────────────────────────────────────────────────────────────────────────
 
 
-async def _take(issues: Issues, found: Told | Ignored) -> DeliveredOut:
+async def _take(issues: Issues, found: IssueWebhook | Ignored) -> DeliveredOut:
     changed, ignored = await issues.intake.take(found)
     return DeliveredOut(issues=changed, ignored=ignored or None)
 

@@ -13,9 +13,9 @@ from hashlib import sha256
 import msgspec
 from msgspec.structs import replace
 
-from towpath.apps.issues import life, tables
-from towpath.apps.issues.board import Board
+from towpath.apps.issues import tables, transitions
 from towpath.apps.issues.github import FoundIssue, GitHub
+from towpath.apps.issues.issue_store import IssueStore
 from towpath.apps.issues.measures import PROJECTED
 from towpath.apps.issues.model import ISSUES, REFUSED, Issue, IssueSource, IssueState, Payload
 from towpath.apps.outcomes import calling
@@ -37,13 +37,13 @@ TIME_LIMIT = minutes(5)
 class Projector:
     """Makes GitHub show what rows say."""
 
-    def __init__(self, board: Board, github: GitHub) -> None:
-        self._board, self._github = board, github
+    def __init__(self, store: IssueStore, github: GitHub) -> None:
+        self._store, self._github = store, github
 
     async def project(self, payload: bytes, ctx: Context) -> None:
         """Show who holds an issue, or that nobody does. A lasting refusal of GitHub releases it."""
         id = msgspec.json.decode(payload, type=Payload).issue
-        issue = await self._board.ledger.read(tables.found(id))
+        issue = await self._store.ledger.read(tables.issue_by_id(id))
         if issue is None:
             return
         try:
@@ -70,9 +70,9 @@ class Projector:
     # ── a held issue ─────────────────────────────────────────────────────────────────────
 
     async def _show(self, issue: Issue) -> None:
-        policy = self._board.policy
+        policy = self._store.policy
         wanted = policy.shown_labels(issue.agent)
-        noted = await self._board.revise(
+        noted = await self._store.change(
             issue.id, lambda current: _note_labels(current, issue, wanted)
         )
         now = noted.after
@@ -93,7 +93,7 @@ class Projector:
             await self._comment(issue)
         if missing or strange:
             found = await self._read_issue(issue)
-        await self._board.revise(
+        await self._store.change(
             issue.id, lambda current: _after(current, found, issue, shown=wanted, branch=branch)
         )
         self._count("shown")
@@ -108,7 +108,7 @@ class Projector:
     async def _read_issue(self, issue: Issue) -> FoundIssue:
         found = await self._github.issue(issue.repository, issue.number)
         if found is None:
-            await self._board.revise(
+            await self._store.change(
                 issue.id, lambda current: current and replace(current, state=IssueState.GONE)
             )
             raise Discard("the issue no longer exists on GitHub")
@@ -119,28 +119,28 @@ class Projector:
     async def _undo(self, issue: Issue) -> None:
         if not issue.shown:
             return
-        await self._board.revise(issue.id, lambda current: _mark_touched(current, issue))
+        await self._store.change(issue.id, lambda current: _mark_touched(current, issue))
         for label in issue.shown:
             await self._github.remove_label(issue.repository, issue.number, label)
         found = await self._github.issue(issue.repository, issue.number)
-        await self._board.revise(issue.id, lambda current: _after(current, found, issue, shown=()))
+        await self._store.change(issue.id, lambda current: _after(current, found, issue, shown=()))
         self._count("undone")
 
     async def _release_refused(self, issue: Issue, reason: str) -> None:
         """Release an issue, because GitHub does not show who holds it."""
-        board = self._board
+        store = self._store
         fields = {"issue": issue.id, "agent": issue.agent or None, "error": "AnswerRefused"}
-        board.log.emit(ISSUE_REFUSED, **fields, reason=reason)
+        store.log.emit(ISSUE_REFUSED, **fields, reason=reason)
         self._count("refused")
         if not issue.held:
             return  # the row still has the labels: the next comparison has them removed
         lease = lease_by_token(job_ref(ISSUES, issue.task_id), issue.token, worker=issue.agent)
         with suppress(LeaseError, JobError):  # the hold has ended by itself
-            await (await board.engine()).release(lease, delay=board.options.pause)
-        await board.look_at(issue, how="refused", why=f"{REFUSED}{reason}")
+            await (await store.engine()).release(lease, delay=store.options.pause)
+        await store.check_hold(issue, how="refused", why=f"{REFUSED}{reason}")
 
     def _count(self, state: str) -> None:
-        self._board.metrics.own(PROJECTED).labels(state).inc()
+        self._store.metrics.own(PROJECTED).labels(state).inc()
 
 
 def _same_hold(now: Issue | None, issue: Issue) -> bool:
@@ -172,7 +172,7 @@ def _after(
         return None
     if found is not None:
         facts, version = found.facts, found.version
-        now = life.told(
+        now = transitions.apply_facts(
             now, facts, source=IssueSource.GITHUB, version=version, read=True, now=wall_ms()
         )
     if not _same_hold(now, issue):

@@ -9,11 +9,11 @@ from datetime import datetime
 import msgspec
 
 from towpath.apps.application import Host
-from towpath.apps.issues import life, tables
-from towpath.apps.issues.board import Board
+from towpath.apps.issues import tables, transitions
+from towpath.apps.issues.assignment import Assignment, TaskRequest
 from towpath.apps.issues.errors import IssueNotFound, NotHeld, TaskNotFound, TaskStale
-from towpath.apps.issues.handing import Handing, TaskRequest
-from towpath.apps.issues.hooks import Intake
+from towpath.apps.issues.hooks import WebhookIntake
+from towpath.apps.issues.issue_store import IssueStore
 from towpath.apps.issues.measures import STALE
 from towpath.apps.issues.model import (
     ISSUES,
@@ -93,9 +93,9 @@ class IssueExplanation(msgspec.Struct, frozen=True):
 class Issues:
     """The application, for a server and for the command line."""
 
-    def __init__(self, board: Board) -> None:
-        self.board = board
-        self._handing, self.intake = Handing(board), Intake(board)
+    def __init__(self, store: IssueStore) -> None:
+        self.store = store
+        self.assignment, self.intake = Assignment(store), WebhookIntake(store)
 
     # ── adding ───────────────────────────────────────────────────────────────────────────
 
@@ -110,9 +110,11 @@ class Issues:
         now = wall_ms()
 
         def change(before: Issue | None) -> Issue:
-            return life.told(before, facts, source=source, version=version, read=read, now=now)
+            return transitions.apply_facts(
+                before, facts, source=source, version=version, read=read, now=now
+            )
 
-        revised = await self.board.revise(facts.id, change)
+        revised = await self.store.change(facts.id, change)
         if revised.after is None:
             raise IssueNotFound(facts.id)
         return revised.after
@@ -121,7 +123,7 @@ class Issues:
 
     def access(self, key: KeyInfo) -> Access:
         """Whose tasks *key* may use."""
-        return access_of(key, shared=self.board.options.shared)
+        return access_of(key, shared=self.store.options.shared)
 
     async def request(
         self,
@@ -137,16 +139,16 @@ class Issues:
         back. Raises ServerError, LedgerError.
         """
         owner = access.owner or None
-        return await self._handing.request(wish, wait=wait, call=call, owner=owner)
+        return await self.assignment.request(wish, wait=wait, call=call, owner=owner)
 
     async def heartbeat(
         self, task_id: str, token: int, *, agent: str | None = None, access: Access = ALL
     ) -> Held:
         """Renew the lease of the task. Raises TaskStale, TaskNotFound."""
         lease, _, issue = await self._find_lease(task_id, token, agent, access)
-        engine = await self.board.engine()
+        engine = await self.store.engine()
         try:
-            renewed = await engine.renew(lease, self.board.options.lease)
+            renewed = await engine.renew(lease, self.store.options.lease)
         except (LeaseLost, *_ENDED_ERRORS) as error:
             raise await self._stale_error(task_id) from error
         if issue is not None and issue.token == token:
@@ -156,7 +158,7 @@ class Issues:
         return Held(
             task_id=task_id,
             expires_at=renewed.expires_at,
-            expires_in=self.board.options.lease,
+            expires_in=self.store.options.lease,
             withdrawn=why,
         )
 
@@ -175,7 +177,7 @@ class Issues:
         """
         lease, job, issue = await self._find_lease(task_id, token, agent, access)
         outcome = TaskResult(agent_of(job.worker or agent or ""), result[:RESULT_MOST], pr_number)
-        engine = await self.board.engine()
+        engine = await self.store.engine()
         try:
             await engine.complete(lease, msgspec.json.encode(outcome))
         except (LeaseLost, *_ENDED_ERRORS) as error:
@@ -197,7 +199,7 @@ class Issues:
         Raises TaskStale, TaskNotFound.
         """
         lease, _, issue = await self._find_lease(task_id, token, agent, access)
-        engine = await self.board.engine()
+        engine = await self.store.engine()
         try:
             state = await engine.fail(lease, reason[:_REASON_MOST])
         except (LeaseLost, *_ENDED_ERRORS) as error:
@@ -219,7 +221,7 @@ class Issues:
         Raises TaskStale, TaskNotFound.
         """
         lease, _, issue = await self._find_lease(task_id, token, agent, access)
-        engine = await self.board.engine()
+        engine = await self.store.engine()
         rest = instant_ms("not_before", not_before) - wall_ms() if not_before else 0
         try:
             state = await engine.release(lease, delay=seconds(max(rest, 0) / 1000))
@@ -237,7 +239,7 @@ class Issues:
     async def get(self, repository: str, number: int) -> Issue:
         """The issue as it is now. Raises IssueNotFound."""
         id = issue_id(repository, number)
-        found = await self.board.ledger.read(tables.found(id))
+        found = await self.store.ledger.read(tables.issue_by_id(id))
         if found is None:
             raise IssueNotFound(id)
         return found
@@ -254,7 +256,7 @@ class Issues:
     ) -> IssuePage:
         """A page of issues, by repository and number. Raises InvalidOption."""
         whole("size", size, 1, LARGEST_PAGE)
-        query = tables.page(
+        query = tables.issues_page(
             repository=repository,
             state=state,
             assignable=assignable,
@@ -263,7 +265,7 @@ class Issues:
             now=wall_ms(),
             size=size + 1,
         )
-        some = await self.board.ledger.read(query)
+        some = await self.store.ledger.read(query)
         last = some[size - 1].id if len(some) > size else None
         return IssuePage(some[:size], last)
 
@@ -276,10 +278,10 @@ class Issues:
             return IssueExplanation("held", f"{text}; {issue.why}" if issue.why else text)
         if issue.withheld:
             return IssueExplanation(issue.withheld, issue.why)
-        if (full := await self._handing.full(issue)) is not None:
+        if (full := await self.assignment.full(issue)) is not None:
             return full_explanation(*full)
         try:
-            found = await (await self.board.engine()).inspect.explain(
+            found = await (await self.store.engine()).inspect.explain(
                 job_ref(ISSUES, issue.task_id)
             )
         except JobNotFound:
@@ -305,8 +307,8 @@ class Issues:
             return offered
         lease = lease_by_token(job_ref(ISSUES, issue.task_id), issue.token, worker=issue.agent)
         with suppress(LeaseLost, JobError):  # the hold has ended by itself
-            await (await self.board.engine()).release(lease)
-        await self.board.look_at(issue, how="released", why=reason)
+            await (await self.store.engine()).release(lease)
+        await self.store.check_hold(issue, how="released", why=reason)
         return await self.get(repository, number)
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
@@ -319,7 +321,7 @@ class Issues:
 
         Raises TaskNotFound, TaskStale, and LedgerError if the task's owner can't be read.
         """
-        engine = await self.board.engine()
+        engine = await self.store.engine()
         try:
             job = await engine.inspect.job(job_ref(ISSUES, task_id))
         except (JobNotFound, InvalidName) as error:
@@ -328,7 +330,7 @@ class Issues:
             raise await self._stale_error(task_id)
         issue = None
         try:
-            issue = await self.board.ledger.read(tables.of_task(task_id))
+            issue = await self.store.ledger.read(tables.issue_of_task(task_id))
         except LedgerError:
             if not access.owns(""):  # admins and code without a key may use every task
                 raise
@@ -339,15 +341,15 @@ class Issues:
         return held, job, issue
 
     async def _offer_again(self, issue: Issue) -> Issue:
-        revised = await self.board.revise(
-            issue.id, lambda current: current and life.offered_anew(current)
+        revised = await self.store.change(
+            issue.id, lambda current: current and transitions.offer_again(current)
         )
         return revised.after or issue
 
     async def _stale_error(self, task_id: str) -> TaskStale | TaskNotFound:
-        self.board.metrics.own(STALE).inc()
+        self.store.metrics.own(STALE).inc()
         try:
-            job = await (await self.board.engine()).inspect.job(job_ref(ISSUES, task_id))
+            job = await (await self.store.engine()).inspect.job(job_ref(ISSUES, task_id))
         except JobNotFound:
             return TaskNotFound(task_id)
         held = job.state is State.LEASED
@@ -359,18 +361,18 @@ class Issues:
         )
 
     async def _note_renewal(self, issue: Issue, renewed: Lease) -> None:
-        await self.board.ledger.write(changes.extended(issue, renewed.expires_ms))
-        await self.board.mirrors.held(msgspec.structs.replace(issue, expires=renewed.expires_ms))
+        await self.store.ledger.write(changes.note_renewal(issue, renewed.expires_ms))
+        await self.store.keys.write_lock(msgspec.structs.replace(issue, expires=renewed.expires_ms))
 
     async def _note_end(
         self, lease: Lease, issue: Issue | None, state: State, *, how: str = "", why: str = ""
     ) -> EndedTask:
-        """Note in the row that a hold has ended. If the database is away, `tend` notes it later:
-        the queue has the end.
+        """Note in the row that a hold has ended. If the database is away, `maintain` notes it
+        later: the queue has the end.
         """
         if issue is not None and issue.token == lease.token:
             with suppress(LedgerError):
-                await self.board.look_at(issue, how=how, why=why)
+                await self.store.check_hold(issue, how=how, why=why)
         return EndedTask(task_id=lease.id, state=state)
 
 
@@ -403,7 +405,7 @@ def _parse_after(after: str) -> tuple[str, int]:
 async def serving(host: Host) -> AsyncGenerator[Issues]:
     """The application in a server. Raises PolicyInvalid."""
     yield Issues(
-        Board(
+        IssueStore(
             engine=lambda: host.engine,
             ledger=lambda: host.ledger,
             options=host.options,
@@ -416,7 +418,7 @@ async def serving(host: Host) -> AsyncGenerator[Issues]:
 
 def tasks(service: Issues) -> Mapping[str, Callable[[], Awaitable[None]]]:
     """The background tasks of the server."""
-    return {"leases": service.board.tend}
+    return {"leases": service.store.maintain}
 
 
 def _resting_explanation(issue: Issue, due: str) -> IssueExplanation:

@@ -10,13 +10,13 @@ from datetime import datetime
 
 import msgspec
 
-from towpath.apps.issues import life, tables
-from towpath.apps.issues.board import Board, Change
+from towpath.apps.issues import tables, transitions
 from towpath.apps.issues.github import FoundIssue, GitHub, IssuesPage
 from towpath.apps.issues.hooks import linked_issues
+from towpath.apps.issues.issue_store import Change, IssueStore
 from towpath.apps.issues.measures import REPAIRED, SYNCED
 from towpath.apps.issues.model import SYNCS, Issue, IssueSource, IssueState, TaskType, issue_id
-from towpath.apps.issues.moving import Moving
+from towpath.apps.issues.repositories import Repositories
 from towpath.apps.issues.tables import changes
 from towpath.apps.outcomes import calling
 from towpath.clock import Duration, duration_ms, instant_ms, seconds, steady, wall_ms
@@ -29,7 +29,7 @@ _PAGES_PER_WRITE = 20
 """Pages that are noted as read in one write."""
 
 
-class SyncWish(msgspec.Struct, frozen=True):
+class SyncRequest(msgspec.Struct, frozen=True):
     """Which repository to compare; None = all."""
 
     repository: str | None = None
@@ -52,19 +52,19 @@ class Synced(msgspec.Struct, frozen=True, kw_only=True):
 class Reconciler:
     """Compares repositories with GitHub."""
 
-    def __init__(self, board: Board, github: GitHub, engine: Callable[[], Engine]) -> None:
-        self._board, self._github, self._engine = board, github, engine
-        self._moving = Moving(board)
+    def __init__(self, store: IssueStore, github: GitHub, engine: Callable[[], Engine]) -> None:
+        self._store, self._github, self._engine = store, github, engine
+        self._repositories = Repositories(store)
 
-    async def run(self, wish: SyncWish, ctx: Context) -> Synced | None:
+    async def run(self, wish: SyncRequest, ctx: Context) -> Synced | None:
         """Compare one repository; without a name, submit a comparison of each known one."""
         if wish.repository is None:
-            await self._board.offer_all()
-            period = sync_period(self._board.options.sync, ctx.submitted_at)
+            await self._store.offer_all()
+            period = sync_period(self._store.options.sync, ctx.submitted_at)
             for name in await self.repositories():
                 await submit_sync(self._engine(), name, period=period)
             return None
-        if not self._board.options.takes(wish.repository):
+        if not self._store.options.takes(wish.repository):
             raise Discard(f"issues of {wish.repository} are not handed out (issues.repositories)")
         try:
             with calling("GitHub"):
@@ -75,10 +75,10 @@ class Reconciler:
 
     async def repositories(self) -> list[str]:
         """The repositories to compare: those of the options, or else all known ones of GitHub."""
-        options = self._board.options
+        options = self._store.options
         if options.repositories:
             return list(options.repositories)
-        known = await self._board.ledger.read(tables.repository_facts)
+        known = await self._store.ledger.read(tables.repository_rows)
         return [
             repository["name"] for repository in known if repository["source"] == IssueSource.GITHUB
         ]
@@ -88,22 +88,24 @@ class Reconciler:
         began, asked, now = steady(), self._github.requests, wall_ms()
         facts = await self._github.repository(name)
         if facts is None:
-            await self._moving.gone(name)
-            await self._board.ledger.write(changes.pages_forgotten(name))
-            self._board.metrics.own(SYNCED).labels("gone").inc()
+            await self._repositories.mark_gone(name)
+            await self._store.ledger.write(changes.delete_pages(name))
+            self._store.metrics.own(SYNCED).labels("gone").inc()
             return Synced(repository=name, gone=True, requests=self._github.requests - asked)
         if facts.name.lower() != name.lower():
-            await self._moving.renamed(name, facts.name)
+            await self._repositories.rename(name, facts.name)
             name = facts.name
         there, changed = await self._store_pages(name)
         if changed:
-            await self._board.look_again()
+            await self._store.judge_blocked()
         changed += await self._read_missing(name, there)
         await self._link_pulls(name)
         repaired = await self._correct_labels(name)
         branch = facts.default_branch
-        noted = changes.noted(name, default_branch=branch, synced=now, trouble="", source="github")
-        await self._board.ledger.decide(noted)
+        noted = changes.set_repository(
+            name, default_branch=branch, synced=now, trouble="", source="github"
+        )
+        await self._store.ledger.decide(noted)
         synced = Synced(
             repository=name,
             issues=len(there),
@@ -121,9 +123,9 @@ class Reconciler:
 
         A page is noted as read once its issues are stored, even if a later page can't be read.
         """
-        ledger, there, changed = self._board.ledger, set[int](), 0
+        ledger, there, changed = self._store.ledger, set[int](), 0
         known = await ledger.read(tables.pages_of(name))
-        doubted = await ledger.read(tables.doubted_numbers(name))
+        doubted = await ledger.read(tables.numbers_to_read_again(name))
         read: list[tables.KnownPage] = []
         try:
             async for page in self._github.open_issues(name, known=known, doubted=doubted):
@@ -132,18 +134,18 @@ class Reconciler:
                     changed += await self._store_page(page)
                     read.append(page.known)
                 if len(read) >= _PAGES_PER_WRITE:
-                    await ledger.write(changes.pages_kept(name, read))
+                    await ledger.write(changes.store_pages(name, read))
                     read = []
         finally:
             if read:
-                await ledger.write(changes.pages_kept(name, read))
+                await ledger.write(changes.store_pages(name, read))
         return there, changed
 
     async def _store_page(self, page: IssuesPage) -> int:
         """Store the issues of a page; returns how many rows have changed."""
-        board = self._board
+        store = self._store
         ids = [issue.facts.id for issue in page.issues]
-        known = await board.ledger.read(tables.among(ids)) if ids else {}
+        known = await store.ledger.read(tables.issues_by_id(ids)) if ids else {}
         now = wall_ms()
 
         def change_to(found: FoundIssue) -> Change:
@@ -156,7 +158,7 @@ class Reconciler:
         }
         changed = [
             revised.after
-            for revised in await board.revise_all(differ)
+            for revised in await store.change_all(differ)
             if revised.changed and revised.after
         ]
         for issue in changed:
@@ -170,7 +172,7 @@ class Reconciler:
 
         The list may change while it is read, and an unchanged page says nothing about our rows.
         """
-        known = await self._board.ledger.read(tables.open_numbers(repository, IssueSource.GITHUB))
+        known = await self._store.ledger.read(tables.open_numbers(repository, IssueSource.GITHUB))
         changed = 0
         for number in sorted(known ^ there):
             found = await self._github.issue(repository, number)
@@ -184,7 +186,7 @@ class Reconciler:
                 return _apply_facts(before, found, now)
 
             id = issue_id(repository, number)
-            if (await self._board.revise(id, change)).changed:
+            if (await self._store.change(id, change)).changed:
                 self._report_repair(id, "issue")
                 changed += 1
         return changed
@@ -193,13 +195,13 @@ class Reconciler:
         """Store the newest open pull request of each issue. Without one, an issue whose development
         is done keeps its number: its agent may have named it.
         """
-        before = await self._board.ledger.read(tables.with_pull(repository))
+        before = await self._store.ledger.read(tables.ids_with_pull(repository))
         linked: dict[str, int | None] = dict.fromkeys(before)
         async for pull in self._github.open_pulls(repository):
-            for id in linked_issues(pull, self._board):
+            for id in linked_issues(pull, self._store):
                 linked[id] = max(pull.number, linked.get(id) or 0)
         for id, number in linked.items():
-            await self._board.revise(
+            await self._store.change(
                 id, lambda current, number=number: current and _link_pull(current, number)
             )
 
@@ -207,13 +209,13 @@ class Reconciler:
         """Submit a projection of each issue whose labels do not show its holder; returns how many
         there were.
         """
-        board, count = self._board, 0
-        for issue in await board.ledger.read(tables.shown_otherwise(repository)):
-            wanted = set(board.policy.shown_labels(issue.agent)) if issue.held else set[str]()
+        store, count = self._store, 0
+        for issue in await store.ledger.read(tables.held_or_labelled(repository)):
+            wanted = set(store.policy.shown_labels(issue.agent)) if issue.held else set[str]()
             has = {label.lower() for label in issue.labels}
             right = wanted == set(issue.shown) and all(label.lower() in has for label in wanted)
             if not right and issue.source is IssueSource.GITHUB:
-                await board.show(issue.id)
+                await store.show(issue.id)
                 self._report_repair(issue.id, "label")
                 count += 1
         return count
@@ -221,18 +223,18 @@ class Reconciler:
     # ── reporting ────────────────────────────────────────────────────────────────────────
 
     def _report_repair(self, id: str, what: str) -> None:
-        self._board.metrics.own(REPAIRED).labels(what).inc()
-        self._board.log.emit(ISSUE_REPAIRED, issue=id, what=what)
+        self._store.metrics.own(REPAIRED).labels(what).inc()
+        self._store.log.emit(ISSUE_REPAIRED, issue=id, what=what)
 
     async def _report_failure(self, name: str, reason: str) -> None:
-        self._board.metrics.own(SYNCED).labels("failed").inc()
-        await self._board.ledger.decide(changes.noted(name, trouble=reason))
+        self._store.metrics.own(SYNCED).labels("failed").inc()
+        await self._store.ledger.decide(changes.set_repository(name, trouble=reason))
         fields = {"repository": name, "error": "AnswerRefused"}
-        self._board.log.emit(REPOSITORY_TROUBLE, **fields, reason=reason)
+        self._store.log.emit(REPOSITORY_TROUBLE, **fields, reason=reason)
 
     def _report_sync(self, synced: Synced, took: float) -> None:
-        self._board.metrics.own(SYNCED).labels("done").inc()
-        self._board.log.emit(
+        self._store.metrics.own(SYNCED).labels("done").inc()
+        self._store.log.emit(
             REPOSITORY_SYNCED,
             repository=synced.repository,
             issues=synced.issues,
@@ -243,7 +245,7 @@ class Reconciler:
 
 
 def _apply_facts(before: Issue | None, found: FoundIssue, now: int) -> Issue:
-    return life.told(
+    return transitions.apply_facts(
         before, found.facts, source=IssueSource.GITHUB, version=found.version, read=True, now=now
     )
 
@@ -268,7 +270,7 @@ async def submit_sync(engine: Engine, repository: str | None, *, period: int | N
     """
     lane = f"repository {repository.lower()}" if repository else "all"
     id = None if period is None else f"{lane} {period}"
-    wish = msgspec.json.encode(SyncWish(repository))
+    wish = msgspec.json.encode(SyncRequest(repository))
     return (await engine.submit(SYNCS, wish, id=id, lane=lane)).id
 
 

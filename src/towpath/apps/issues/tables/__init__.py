@@ -35,12 +35,12 @@ _i, _r, _s = issues.c, repositories.c, selectors.c
 # ── issues ───────────────────────────────────────────────────────────────────────────────
 
 
-def found(id: str) -> Callable[[Connection], Issue | None]:
-    query = _some(select(issues).where(_i.id == id))
+def issue_by_id(id: str) -> Callable[[Connection], Issue | None]:
+    query = _issues_of(select(issues).where(_i.id == id))
     return lambda connection: next(iter(query(connection)), None)
 
 
-def open_among(connection: Connection, ids: Sequence[str]) -> list[str]:
+def open_ids(connection: Connection, ids: Sequence[str]) -> list[str]:
     """Those *ids* whose rows say that the issue is open."""
     if not ids:
         return []
@@ -49,11 +49,11 @@ def open_among(connection: Connection, ids: Sequence[str]) -> list[str]:
     return [id for id in ids if id in there]
 
 
-def _some(query: Any) -> Callable[[Connection], list[Issue]]:
+def _issues_of(query: Any) -> Callable[[Connection], list[Issue]]:
     return lambda connection: [issue_of(row) for row in connection.execute(query).mappings()]
 
 
-def page(
+def issues_page(
     *,
     repository: str | None = None,
     state: IssueState | None = None,
@@ -79,46 +79,46 @@ def page(
         place, number = after
         behind = and_(_i.place == place, _i.number > number)
         query = query.where(or_(_i.place > place, behind))
-    return _some(query)
+    return _issues_of(query)
 
 
-def of_task(task_id: str) -> Callable[[Connection], Issue | None]:
+def issue_of_task(task_id: str) -> Callable[[Connection], Issue | None]:
     """The issue that has this task now."""
-    query = _some(select(issues).where(_i.task_id == task_id).limit(1))
+    query = _issues_of(select(issues).where(_i.task_id == task_id).limit(1))
     return lambda connection: next(iter(query(connection)), None)
 
 
-def among(ids: Sequence[str]) -> Callable[[Connection], dict[str, Issue]]:
+def issues_by_id(ids: Sequence[str]) -> Callable[[Connection], dict[str, Issue]]:
     """The known issues with these ids, by id."""
-    query = _some(select(issues).where(_i.id.in_(ids)))
+    query = _issues_of(select(issues).where(_i.id.in_(ids)))
     return lambda connection: {issue.id: issue for issue in query(connection)}
 
 
-def of_repository(
+def issues_of_repository(
     repository: str, size: int, *, any_state: bool = False
 ) -> Callable[[Connection], list[Issue]]:
     """Issues of a repository; those that are gone only with *any_state*."""
     query = select(issues).where(_i.place == repository.lower()).limit(size)
-    return _some(query if any_state else query.where(_i.state != IssueState.GONE))
+    return _issues_of(query if any_state else query.where(_i.state != IssueState.GONE))
 
 
-def with_pull(repository: str) -> Callable[[Connection], list[str]]:
+def ids_with_pull(repository: str) -> Callable[[Connection], list[str]]:
     """The ids of a repository's issues that have a pull request."""
     has = _i.place == repository.lower(), _i.pr_number.is_not(None)
     return lambda connection: list(connection.scalars(select(_i.id).where(*has)))
 
 
-def labelled(repository: str, label: str) -> Callable[[Connection], list[str]]:
+def ids_with_label(repository: str, label: str) -> Callable[[Connection], list[str]]:
     """The ids of a repository's issues with that label."""
     written = msgspec.json.encode(label).decode()
     has = _i.place == repository.lower(), _i.labels.contains(written, autoescape=True)
     return lambda connection: list(connection.scalars(select(_i.id).where(*has)))
 
 
-def shown_otherwise(repository: str) -> Callable[[Connection], list[Issue]]:
+def held_or_labelled(repository: str) -> Callable[[Connection], list[Issue]]:
     """Issues of a repository that are held, or have labels that Towpath set."""
     ours = or_(_i.agent != "", _i.shown != "[]")
-    return _some(select(issues).where(_i.place == repository.lower(), ours))
+    return _issues_of(select(issues).where(_i.place == repository.lower(), ours))
 
 
 def open_numbers(repository: str, source: IssueSource) -> Callable[[Connection], set[int]]:
@@ -127,7 +127,7 @@ def open_numbers(repository: str, source: IssueSource) -> Callable[[Connection],
     return lambda connection: set(connection.scalars(select(_i.number).where(*there)))
 
 
-def doubted_numbers(repository: str) -> Callable[[Connection], frozenset[int]]:
+def numbers_to_read_again(repository: str) -> Callable[[Connection], frozenset[int]]:
     """The numbers of open issues to read again even if their page is unchanged: a webhook came
     after the last read, or Towpath changed their labels about the last comparison or later.
     """
@@ -141,51 +141,51 @@ def doubted_numbers(repository: str) -> Callable[[Connection], frozenset[int]]:
 # ── maintenance ──────────────────────────────────────────────────────────────────────────
 
 
-def unsettled(before: int, size: int) -> Callable[[Connection], list[Issue]]:
+def issues_not_in_queue(before: int, size: int) -> Callable[[Connection], list[Issue]]:
     """Issues that the queue may not match, and whose rows were last changed *before* that, ms."""
     old = _i.settled.is_(False), _i.updated < before
-    return _some(select(issues).where(*old).limit(size))
+    return _issues_of(select(issues).where(*old).limit(size))
 
 
 def held_until(now: int, size: int) -> Callable[[Connection], list[Issue]]:
     """Held issues whose lease is to be checked at *now*, the first to end first."""
     due = _i.agent > "", _i.expires <= now
-    return _some(select(issues).where(*due).order_by(_i.expires).limit(size))
+    return _issues_of(select(issues).where(*due).order_by(_i.expires).limit(size))
 
 
 def held_after(ms: int, size: int) -> Callable[[Connection], list[Issue]]:
     """Issues whose lease ends after *ms*, the first to end first."""
     held = _i.agent > "", _i.expires > ms
-    return _some(select(issues).where(*held).order_by(_i.expires).limit(size))
+    return _issues_of(select(issues).where(*held).order_by(_i.expires).limit(size))
 
 
-def judged_otherwise(policy: str) -> Callable[[Connection], list[str]]:
+def ids_of_other_policies(policy: str) -> Callable[[Connection], list[str]]:
     """The ids of issues that another policy has judged."""
     query = select(_i.id).where(or_(_i.policy < policy, _i.policy > policy))
     return lambda connection: list(connection.scalars(query))
 
 
-def blocked(connection: Connection) -> list[str]:
+def ids_naming_blockers(connection: Connection) -> list[str]:
     """The ids of open issues whose text contains `blocked`."""
     named = _i.state == IssueState.OPEN, _i.body.icontains("blocked")
     return list(connection.scalars(select(_i.id).where(*named)))
 
 
-def ready_untold(now: int, size: int) -> Callable[[Connection], list[Issue]]:
+def issues_with_delay_over(now: int, size: int) -> Callable[[Connection], list[Issue]]:
     """Issues whose review delay is over, which was not reported yet."""
     over = _i.ready_told.is_(False), _i.found > 0, _i.review_due <= now
-    return _some(select(issues).where(*over).limit(size))
+    return _issues_of(select(issues).where(*over).limit(size))
 
 
-def offered(after: str, size: int) -> Callable[[Connection], list[Issue]]:
+def offered_issues(after: str, size: int) -> Callable[[Connection], list[Issue]]:
     """Issues that nobody holds and whose task is in the queue, by id."""
     free = _i.withheld == "", _i.agent == "", _i.task_id > "", _i.settled.is_(True)
-    return _some(select(issues).where(_i.id > after, *free).order_by(_i.id).limit(size))
+    return _issues_of(select(issues).where(_i.id > after, *free).order_by(_i.id).limit(size))
 
 
-def everything(connection: Connection, *, after: str, size: int) -> list[Issue]:
+def all_issues(connection: Connection, *, after: str, size: int) -> list[Issue]:
     """All issues, page by page, by id."""
-    return _some(select(issues).where(_i.id > after).order_by(_i.id).limit(size))(connection)
+    return _issues_of(select(issues).where(_i.id > after).order_by(_i.id).limit(size))(connection)
 
 
 # ── choosing a task ──────────────────────────────────────────────────────────────────────
@@ -223,12 +223,12 @@ def best_selectors(
     return look
 
 
-def highest(connection: Connection) -> int | None:
+def highest_priority(connection: Connection) -> int | None:
     """The highest priority of all issues that are handed out, held or not."""
     return connection.scalar(select(func.max(_i.priority)).where(_i.withheld == ""))
 
 
-def held_in(connection: Connection, place: str, *, lock: bool = False) -> int:
+def count_held(connection: Connection, place: str, *, lock: bool = False) -> int:
     """How many issues of a repository are held. With *lock*, which needs a write, the repository is
     locked until the transaction ends.
     """
@@ -238,7 +238,7 @@ def held_in(connection: Connection, place: str, *, lock: bool = False) -> int:
     return connection.scalar(select(func.count()).where(*held)) or 0
 
 
-def repository_facts(connection: Connection) -> list[dict[str, Any]]:
+def repository_rows(connection: Connection) -> list[dict[str, Any]]:
     """The rows of all known repositories."""
     rows = connection.execute(select(repositories).order_by(_r.place)).mappings()
     return [dict(row) for row in rows]

@@ -31,7 +31,7 @@ Beside = Callable[[Connection, Issue | None, Issue], Write[object] | None]
 """Returns what else to write in the transaction of a change; None = nothing."""
 
 
-def changed(
+def change_issues(
     ids: Sequence[str],
     change: Callable[[Connection, Mapping[str, Issue]], Mapping[str, Issue | None]],
     beside: Beside,
@@ -139,7 +139,7 @@ def _insert_row(connection: Connection, table: Table, values: dict[str, Any]) ->
         raise Overtaken from error
 
 
-def intended(some: Sequence[Issue]) -> Write[list[bool]]:
+def note_intent(some: Sequence[Issue]) -> Write[list[bool]]:
     """Note what the queue is about to get of each issue; False for an issue whose row has changed
     since. The note adds one to the revision.
     """
@@ -156,20 +156,20 @@ def intended(some: Sequence[Issue]) -> Write[list[bool]]:
     return write
 
 
-_MARK_SETTLED = (
+_NOTE_IN_QUEUE = (
     update(issues)
     .where(_i.id == bindparam("which"), _i.revision == bindparam("seen"))
     .values(applied=bindparam("told"), settled=True, revision=_i.revision + 1)
 )
 
 
-def settled(some: Sequence[Issue]) -> Write[None]:
+def note_in_queue(some: Sequence[Issue]) -> Write[None]:
     """Note that the queue matches each issue, unless its row has changed since."""
     rows = [{"which": issue.id, "seen": issue.revision, "told": issue.wanted} for issue in some]
-    return lambda connection: connection.execute(_MARK_SETTLED, rows) and None
+    return lambda connection: connection.execute(_NOTE_IN_QUEUE, rows) and None
 
 
-def extended(issue: Issue, expires: int) -> Write[bool]:
+def note_renewal(issue: Issue, expires: int) -> Write[bool]:
     """Note that the lease of a hold was renewed."""
     same = _i.id == issue.id, _i.token == issue.token, _i.agent == issue.agent
     return lambda connection: bool(
@@ -179,7 +179,7 @@ def extended(issue: Issue, expires: int) -> Write[bool]:
     )
 
 
-def moved(issue: Issue, repository: str) -> Decide[str]:
+def move_issue(issue: Issue, repository: str) -> Decide[str]:
     """Move an issue to another repository; returns the id of the task to withdraw, or "".
 
     If the new repository has a row for the issue already, that row stays if it is held; else the
@@ -208,7 +208,7 @@ def moved(issue: Issue, repository: str) -> Decide[str]:
 # ── repositories ─────────────────────────────────────────────────────────────────────────
 
 
-def noted(name: str, **values: Any) -> Decide[None]:
+def set_repository(name: str, **values: Any) -> Decide[None]:
     """Store *values* in the row of a repository."""
 
     def decide(connection: Connection) -> Write[None]:
@@ -225,12 +225,14 @@ def noted(name: str, **values: Any) -> Decide[None]:
     return decide
 
 
-def repository_renamed(old: str, new: str) -> Decide[None]:
+def rename_repository(old: str, new: str) -> Decide[None]:
     """Rename a repository. Its first name is kept, because the options may have that one."""
 
     def decide(connection: Connection) -> Write[None]:
         first = connection.scalar(select(_r.formerly).where(_r.place == old.lower())) or old
-        note = noted(new, formerly=first if first.lower() != new.lower() else None)(connection)
+        note = set_repository(new, formerly=first if first.lower() != new.lower() else None)(
+            connection
+        )
 
         def write(connection: Connection) -> None:
             for table in (repositories, selectors, pages):
@@ -242,7 +244,7 @@ def repository_renamed(old: str, new: str) -> Decide[None]:
     return decide
 
 
-def pages_kept(repository: str, some: Sequence[KnownPage]) -> Write[None]:
+def store_pages(repository: str, some: Sequence[KnownPage]) -> Write[None]:
     """Store pages as they were read, in place of what was stored before."""
     place, paths = repository.lower(), [page.path for page in some]
     rows = [
@@ -266,7 +268,7 @@ def pages_kept(repository: str, some: Sequence[KnownPage]) -> Write[None]:
     return write
 
 
-def pages_forgotten(repository: str) -> Write[None]:
+def delete_pages(repository: str) -> Write[None]:
     """Forget the pages of a repository, so that the next comparison reads all of them."""
     gone = delete(pages).where(pages.c.place == repository.lower())
     return lambda connection: connection.execute(gone) and None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from towpath.apps.issues import tables
-from towpath.apps.issues.board import Board
+from towpath.apps.issues.issue_store import IssueStore
 from towpath.apps.issues.model import Issue, IssueState, issue_id
 from towpath.apps.issues.tables import changes
 from towpath.telemetry.events import REPOSITORY_MOVED, REPOSITORY_TROUBLE
@@ -14,41 +14,43 @@ _BATCH = 200
 _GONE = "the repository does not exist, or the token can't see it"
 
 
-class Moving:
+class Repositories:
     """Changes all issues of a repository."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, store: IssueStore) -> None:
+        self._store = store
 
-    async def gone(self, repository: str) -> list[str]:
+    async def mark_gone(self, repository: str) -> list[str]:
         """Hand out no issue of *repository* any more, and ask holders to stop. Returns the ids.
 
         If the repository comes back, a comparison with GitHub finds its issues open.
         """
-        board, ids = self._board, list[str]()
-        while some := await board.ledger.read(tables.of_repository(repository, _BATCH)):
+        store, ids = self._store, list[str]()
+        while some := await store.ledger.read(tables.issues_of_repository(repository, _BATCH)):
             for issue in some:
-                await board.revise(issue.id, _mark_gone)
+                await store.change(issue.id, _mark_gone)
                 ids.append(issue.id)
-        await board.ledger.decide(changes.noted(repository, trouble=_GONE))
+        await store.ledger.decide(changes.set_repository(repository, trouble=_GONE))
         fields = {"repository": repository, "error": "RepositoryGone"}
-        board.log.emit(REPOSITORY_TROUBLE, **fields, reason=_GONE)
+        store.log.emit(REPOSITORY_TROUBLE, **fields, reason=_GONE)
         return ids
 
-    async def renamed(self, old: str, new: str) -> list[str]:
+    async def rename(self, old: str, new: str) -> list[str]:
         """Move the issues of *old* to *new*. Tasks keep their ids and holders. Returns the ids."""
-        board, ids = self._board, list[str]()
+        store, ids = self._store, list[str]()
         if old.lower() == new.lower():
             return ids
-        while some := await board.ledger.read(tables.of_repository(old, _BATCH, any_state=True)):
+        while some := await store.ledger.read(
+            tables.issues_of_repository(old, _BATCH, any_state=True)
+        ):
             for issue in some:
-                other = await board.ledger.decide(changes.moved(issue, new))
-                await board.withdraw(other)
-                revised = await board.revise(issue_id(new, issue.number), lambda current: current)
+                other = await store.ledger.decide(changes.move_issue(issue, new))
+                await store.withdraw(other)
+                revised = await store.change(issue_id(new, issue.number), lambda current: current)
                 ids += [revised.after.id] if revised.after else []
-        await board.ledger.decide(changes.repository_renamed(old, new))
+        await store.ledger.decide(changes.rename_repository(old, new))
         if ids:
-            board.log.emit(REPOSITORY_MOVED, repository=old, name=new)
+            store.log.emit(REPOSITORY_MOVED, repository=old, name=new)
         return ids
 
 

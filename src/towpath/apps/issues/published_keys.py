@@ -21,7 +21,7 @@ SCRIPTS = files("towpath.apps.issues") / "lua"
 _DELAY_KEPT = duration_ms("expiry", days(1))
 
 
-class Mirrors:
+class PublishedKeys:
     """Writes the published keys. A method that raises no ServerError skips a key if Redis fails."""
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
@@ -36,28 +36,28 @@ class Mirrors:
     def _all(self) -> SpaceRecord:
         return self._engine().space("issues", SCRIPTS).at("all")
 
-    async def held(self, issue: Issue) -> None:
+    async def write_lock(self, issue: Issue) -> None:
         """Write the lock key of a held issue; it expires at `expires`."""
         with suppress(ServerError):
             await (
                 self._locks().published(f"issue_lock_{issue.id}").run("hold", expires=issue.expires)
             )
 
-    async def restored(self, issue: Issue) -> bool:
+    async def restore_lock(self, issue: Issue) -> bool:
         """Write the lock key of a held issue again if it is missing, and return whether it was.
         Raises ServerError.
         """
         lock = self._locks().published(f"issue_lock_{issue.id}")
         return bool(await lock.run("restore", expires=issue.expires))
 
-    async def freed(self, issue: Issue) -> None:
+    async def delete_lock(self, issue: Issue) -> None:
         """Delete the lock key of a hold that has ended. The key of a later hold stays."""
         with suppress(ServerError):
             await (
                 self._locks().published(f"issue_lock_{issue.id}").run("free", expires=issue.expires)
             )
 
-    async def delayed(self, issue: Issue) -> None:
+    async def write_delay(self, issue: Issue) -> None:
         """Write the key with the review delay, if the issue has one."""
         found, status = issue.found_at, issue.review_status
         if found is None or status is None:
@@ -75,10 +75,10 @@ class Mirrors:
                 )
             )
 
-    async def knows(self) -> bool:
-        """Whether Redis still has what `know` noted. Raises ServerError."""
+    async def offers_noted(self) -> bool:
+        """Whether Redis still has what `note_offers` noted. Raises ServerError."""
         return bool(await self._all().read("epoch"))
 
-    async def know(self) -> None:
+    async def note_offers(self) -> None:
         """Note in Redis that all offered issues are in the queue. Raises ServerError."""
         await self._all().run("begin")

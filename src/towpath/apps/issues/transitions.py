@@ -1,4 +1,4 @@
-"""The life of an issue, as changes of its row: added, judged by the policy, held, released.
+"""The transitions of an issue's row: added, judged by the policy, held, released.
 
 These are pure functions: they use neither the database nor the queue.
 """
@@ -15,7 +15,7 @@ _REMEMBERED = duration_ms("found_until", days(1))
 """How long a completed review's delay is remembered, so that polling can't restart it."""
 
 
-def told(
+def apply_facts(
     before: Issue | None, facts: Facts, *, source: IssueSource, version: int, read: bool, now: int
 ) -> Issue:
     """The row with the facts of its tracker. A forge's facts that are older than the row's change
@@ -26,20 +26,22 @@ def told(
     """
     if before is None:
         issue = Issue(id=facts.id, repository=facts.repository, number=facts.number, created=now)
-        return _with(issue, facts, source=source, version=version, read=read)
+        return _set_facts(issue, facts, source=source, version=version, read=read)
     if source is IssueSource.API:
         known = before.source, before.version, before.read
-        return _with(before, facts, source=known[0], version=known[1], read=known[2])
+        return _set_facts(before, facts, source=known[0], version=known[1], read=known[2])
     if before.source is source and _is_stale(before, version, read=read):
         return before
-    return _with(before, facts, source=source, version=version, read=read)
+    return _set_facts(before, facts, source=source, version=version, read=read)
 
 
 def _is_stale(before: Issue, version: int, *, read: bool) -> bool:
     return version < before.version or (version == before.version and before.read and not read)
 
 
-def _with(before: Issue, facts: Facts, *, source: IssueSource, version: int, read: bool) -> Issue:
+def _set_facts(
+    before: Issue, facts: Facts, *, source: IssueSource, version: int, read: bool
+) -> Issue:
     is_open = facts.state is IssueState.OPEN
     again = before.state is not IssueState.OPEN or (facts.reopened and not before.reopened)
     issue = replace(
@@ -59,11 +61,11 @@ def _with(before: Issue, facts: Facts, *, source: IssueSource, version: int, rea
     if not (is_open and again):
         return issue
     # A reopened issue is offered again, whatever was done before.
-    offered = offered_anew(issue)
+    offered = offer_again(issue)
     return replace(offered, done=())
 
 
-def judged(issue: Issue, policy: IssuePolicy, *, now: int, open_blockers: list[str]) -> Issue:
+def judge(issue: Issue, policy: IssuePolicy, *, now: int, open_blockers: list[str]) -> Issue:
     """The row as *policy* decides.
 
     A held issue keeps its task until the hold ends. But the policy may withdraw it: then its holder
@@ -71,7 +73,7 @@ def judged(issue: Issue, policy: IssuePolicy, *, now: int, open_blockers: list[s
     """
     kind = policy.task_type(issue.labels)
     done = tuple(task for task in issue.done if task in (TaskType.DEVELOPMENT, kind))
-    issue = _delayed(replace(issue, done=done, policy=policy.digest), kind, policy, now)
+    issue = _set_review_delay(replace(issue, done=done, policy=policy.digest), kind, policy, now)
     if issue.held:
         reason = policy.withdrawn(issue)
         return replace(
@@ -94,7 +96,7 @@ def judged(issue: Issue, policy: IssuePolicy, *, now: int, open_blockers: list[s
     return replace(issue, withheld="", why="", generation=generation, task_id=task_id)
 
 
-def _delayed(issue: Issue, kind: TaskType, policy: IssuePolicy, now: int) -> Issue:
+def _set_review_delay(issue: Issue, kind: TaskType, policy: IssuePolicy, now: int) -> Issue:
     """The row with its review delay, which begins when the issue first needs a review."""
     if issue.found and issue.found_until and issue.found_until <= now:
         issue = replace(issue, found=0, found_until=0, review_due=0, ready_told=False)
@@ -105,12 +107,12 @@ def _delayed(issue: Issue, kind: TaskType, policy: IssuePolicy, now: int) -> Iss
     return replace(issue, found=found, review_due=due)
 
 
-def linked(issue: Issue, pr_number: int) -> Issue:
+def link_pull(issue: Issue, pr_number: int) -> Issue:
     """The row with the number of a pull request about it; of several, the newest counts."""
     return replace(issue, pr_number=max(pr_number, issue.pr_number or 0))
 
 
-def seen_again(issue: Issue, *, at: int, now: int) -> Issue:
+def restart_delay(issue: Issue, *, at: int, now: int) -> Issue:
     """The row after a push or a review, *at* by the tracker's clock. It restarts the delay of a
     review that nobody holds; the same one again changes nothing.
     """
@@ -119,7 +121,7 @@ def seen_again(issue: Issue, *, at: int, now: int) -> Issue:
     return replace(issue, found=now, restarted=at, ready_told=False)
 
 
-def taken(
+def hold(
     issue: Issue, *, agent: str, owner: str | None, token: int, since: int, expires: int
 ) -> Issue:
     """The row held by *agent*, for *owner*."""
@@ -134,7 +136,7 @@ def taken(
     )
 
 
-def let_go(
+def free(
     issue: Issue,
     *,
     now: int,
@@ -161,13 +163,13 @@ def let_go(
     )
 
 
-def given_up(issue: Issue, reason: str) -> Issue:
+def give_up(issue: Issue, reason: str) -> Issue:
     """The row with a dead task: withheld until somebody offers it again or its type changes."""
     why = f"given up after too many attempts: {reason}"
     return replace(issue, withheld="dead", why=why, task_id="")
 
 
-def offered_anew(issue: Issue) -> Issue:
+def offer_again(issue: Issue) -> Issue:
     """The row to be handed out again, whatever was done before; a held row stays as it is."""
     if issue.held:
         return issue

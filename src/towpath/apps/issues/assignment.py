@@ -1,4 +1,4 @@
-"""Handing out: leases the best task to the agent that asks for one.
+"""Assignment out: leases the best task to the agent that asks for one.
 
 The queue chooses and leases in one step. Then the row is checked, because it may have changed
 meanwhile. A task that the row does not confirm is given back, and no agent sees it.
@@ -12,8 +12,8 @@ from enum import StrEnum
 
 import msgspec
 
-from towpath.apps.issues import life, tables
-from towpath.apps.issues.board import Board
+from towpath.apps.issues import tables, transitions
+from towpath.apps.issues.issue_store import IssueStore
 from towpath.apps.issues.measures import HANDED_OUT
 from towpath.apps.issues.model import (
     ISSUES,
@@ -75,11 +75,11 @@ class _Refusal(StrEnum):
     """The limit of its repository is reached, or an issue with a higher priority exists."""
 
 
-class Handing:
-    """Hands out the tasks of the board's issues."""
+class Assignment:
+    """Hands out the tasks of the stored issues."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, store: IssueStore) -> None:
+        self._store = store
         self._undoing: set[asyncio.Task[None]] = set()
 
     async def request(
@@ -110,18 +110,20 @@ class Handing:
 
     async def full(self, issue: Issue) -> tuple[str, int] | None:
         """The repository and its limit, if that keeps *issue* from being handed out; else None."""
-        limits, place = self._board.policy.limits, issue.repository.lower()
-        held = await self._board.ledger.read(lambda connection: tables.held_in(connection, place))
+        limits, place = self._store.policy.limits, issue.repository.lower()
+        held = await self._store.ledger.read(
+            lambda connection: tables.count_held(connection, place)
+        )
         is_full = limits.repository and held >= limits.repository
         return (issue.repository, limits.repository) if is_full else None
 
     def _is_full(self, connection: tables.Connection, issue: Issue) -> bool:
         """Whether a limit keeps *issue* from being held. Called in a write, as it may lock rows."""
-        policy = self._board.policy
-        if policy.only_highest and issue.priority < (tables.highest(connection) or 0):
+        policy = self._store.policy
+        if policy.only_highest and issue.priority < (tables.highest_priority(connection) or 0):
             return True
         most, place = policy.limits.repository, issue.repository.lower()
-        return bool(most) and tables.held_in(connection, place, lock=True) >= most
+        return bool(most) and tables.count_held(connection, place, lock=True) >= most
 
     # ── claiming ─────────────────────────────────────────────────────────────────────────
 
@@ -134,7 +136,7 @@ class Handing:
         owner: str | None,
     ) -> Lease | None:
         """Claim the best task that fits. All claims of tasks are made here."""
-        engine, limit = await self._board.engine(), self._board.policy.limits.agent
+        engine, limit = await self._store.engine(), self._store.policy.limits.agent
         some = await self._choose_selectors(wish, avoided)
         if some is not None and not some:
             # No task ever had a selector that fits, so no wake-up can come.
@@ -143,7 +145,7 @@ class Handing:
         leases = await engine.claim(
             ISSUES,
             worker=worker_of(wish.agent, owner),
-            lease=self._board.options.lease,
+            lease=self._store.options.lease,
             selectors=some or (),
             max_held=limit or None,
             wait=wait,
@@ -156,7 +158,7 @@ class Handing:
 
         With `only_highest`, those that have a free issue of the highest priority.
         """
-        board, only = self._board, self._board.policy.only_highest
+        store, only = self._store, self._store.policy.only_highest
         if not (wish.chooses or avoided or only):
             return None
         places = [repository.lower() for repository in wish.repositories] or None
@@ -164,12 +166,12 @@ class Handing:
             some = [selector_of(place, role) for place in places for role in wish.roles]
         else:
             query = tables.selectors_of(places, wish.roles or None)
-            some = await board.ledger.read(query)
+            some = await store.ledger.read(query)
         some = [selector for selector in some if selector.partition("|")[0] not in avoided]
         if only or len(some) > SELECTORS_MOST:
-            highest = await board.ledger.read(tables.highest) if only else None
+            highest = await store.ledger.read(tables.highest_priority) if only else None
             best = tables.best_selectors(some, SELECTORS_MOST, priority=highest)
-            some = await board.ledger.read(best)
+            some = await store.ledger.read(best)
         return some
 
     # ── handing out ──────────────────────────────────────────────────────────────────────
@@ -195,7 +197,7 @@ class Handing:
         if isinstance(found, Issue):
             return self._task(found, lease)
         if found is _Refusal.CHANGED:
-            await self._board.withdraw(lease.id)
+            await self._store.withdraw(lease.id)
         await self._give_back(lease)
         if found is _Refusal.FULL:
             avoided.add(msgspec.json.decode(lease.payload, type=Payload).issue.partition("#")[0])
@@ -205,15 +207,15 @@ class Handing:
         self, lease: Lease, wish: TaskRequest, owner: str | None
     ) -> Issue | _Refusal:
         """Note the holder in the row. Returns the row, or why the task is not handed out."""
-        board = self._board
-        known = await board.ledger.read(tables.of_task(lease.id))
+        store = self._store
+        known = await store.ledger.read(tables.issue_of_task(lease.id))
         if known is None:
             return _Refusal.CHANGED
 
         def change(before: Issue | None) -> Issue | None:
             if before is None or before.task_id != lease.id or before.withheld:
                 return before
-            return life.taken(
+            return transitions.hold(
                 before,
                 agent=wish.agent,
                 owner=owner,
@@ -222,15 +224,15 @@ class Handing:
                 expires=lease.expires_ms,
             )
 
-        found = await board.revise(known.id, change, unless=self._is_full)
+        found = await store.change(known.id, change, unless=self._is_full)
         after = found.after
         if after is None or after.token != lease.token:
             same = after is not None and after.task_id == lease.id and not after.withheld
             return _Refusal.FULL if same else _Refusal.CHANGED
-        await board.mirrors.held(after)
-        board.metrics.own(HANDED_OUT).labels(after.task_type).inc()
+        await store.keys.write_lock(after)
+        store.metrics.own(HANDED_OUT).labels(after.task_type).inc()
         fields = {"issue": after.id, "job": lease.id, "agent": wish.agent}
-        board.log.emit(ISSUE_HANDED_OUT, **fields, task_type=after.task_type)
+        store.log.emit(ISSUE_HANDED_OUT, **fields, task_type=after.task_type)
         return after
 
     async def _undo(self, lease: Lease, noting: asyncio.Future[Issue | _Refusal]) -> None:
@@ -238,10 +240,10 @@ class Handing:
             found = await noting
             await self._give_back(lease)
             if isinstance(found, Issue):
-                await self._board.look_at(found, how="released")
+                await self._store.check_hold(found, how="released")
 
     async def _give_back(self, lease: Lease) -> None:
-        engine = await self._board.engine()
+        engine = await self._store.engine()
         with suppress(LeaseError, JobError):
             await engine.release(lease)
 
@@ -256,7 +258,7 @@ class Handing:
             title=issue.title,
             body=issue.body,
             labels=issue.labels,
-            branch=self._board.policy.branch(issue),
+            branch=self._store.policy.branch(issue),
             role=issue.role,
             task_type=issue.task_type,
             pr_number=issue.pr_number,

@@ -1,7 +1,8 @@
 """Changes of issues: first of the row, then of the queue that hands them out.
 
 A row is changed first, in one transaction with the job that shows the change on GitHub. Then the
-queue follows. After a crash in between, `tend` finds the row: it says that the queue may not match.
+queue follows. After a crash in between, `maintain` finds the row, which says that the queue may not
+match.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from towpath.apps.issues import life, tables
+from towpath.apps.issues import tables, transitions
 from towpath.apps.issues.measures import ENDED, REPAIRED
-from towpath.apps.issues.mirrors import Mirrors
 from towpath.apps.issues.model import (
     ISSUES,
     PROJECTIONS,
@@ -30,6 +30,7 @@ from towpath.apps.issues.model import (
 )
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.policy import IssuePolicy
+from towpath.apps.issues.published_keys import PublishedKeys
 from towpath.apps.issues.tables import changes
 from towpath.clock import duration_ms, instant, instant_ms, wall_ms
 from towpath.engine.engine import Engine
@@ -67,7 +68,7 @@ class Revised(NamedTuple):
         return self.before != self.after
 
 
-class Board:
+class IssueStore:
     """All known issues, and the queue that hands them out."""
 
     def __init__(
@@ -83,7 +84,7 @@ class Board:
         self._engine, self._ledger = engine, ledger
         self.options, self.policy = options, policy
         self.metrics, self.log = metrics, log
-        self.mirrors = Mirrors(engine)
+        self.keys = PublishedKeys(engine)
         self._locks_seen = 0
         """The end of the last lease whose lock key was checked, in ms."""
         self._offers_seen = ""
@@ -101,7 +102,7 @@ class Board:
 
     # ── changing ─────────────────────────────────────────────────────────────────────────
 
-    async def revise(
+    async def change(
         self,
         id: str,
         change: Change,
@@ -117,12 +118,12 @@ class Board:
         [revised] = await self._change_rows({id: change}, unless)
         await self._follow_up([revised], settle=settle)
         if _is_open(revised.before) != _is_open(revised.after):
-            await self.look_again()
+            await self.judge_blocked()
         return revised
 
-    async def revise_all(self, wanted: Mapping[str, Change]) -> list[Revised]:
+    async def change_all(self, wanted: Mapping[str, Change]) -> list[Revised]:
         """Change many rows in one transaction, then the queue at once. A caller that opens or
-        closes issues calls `look_again` afterwards.
+        closes issues calls `judge_blocked` afterwards.
         """
         revised = await self._change_rows(wanted) if wanted else []
         await self._follow_up(revised)
@@ -141,7 +142,7 @@ class Board:
                 id: new and self._judge(connection, new, changed) for id, new in changed.items()
             }
 
-        change = changes.changed(list(wanted), judged, self._projection_job, unless)
+        change = changes.change_issues(list(wanted), judged, self._projection_job, unless)
         return [Revised(*parts) for parts in await self.ledger.decide(change)]
 
     def _judge(
@@ -149,12 +150,12 @@ class Board:
     ) -> Issue:
         """The row as the policy decides; *changing* are all rows of the same change, by id."""
         named = self.policy.blockers(issue)
-        others = tables.open_among(connection, [id for id in named if id not in changing])
+        others = tables.open_ids(connection, [id for id in named if id not in changing])
         open_in_change = [
             other.id for id in named if (other := changing.get(id)) and _is_open(other)
         ]
         blockers = [id for id in named if id in others or id in open_in_change]
-        return life.judged(issue, self.policy, now=wall_ms(), open_blockers=blockers)
+        return transitions.judge(issue, self.policy, now=wall_ms(), open_blockers=blockers)
 
     def _projection_job(
         self, connection: tables.Connection, before: Issue | None, after: Issue
@@ -187,16 +188,16 @@ class Board:
         for before, after in changed:
             delay = (before.found, before.pr_number) if before else (0, None)
             if delay != (after.found, after.pr_number):
-                await self.mirrors.delayed(after)
+                await self.keys.write_delay(after)
 
-    async def look_again(self) -> None:
+    async def judge_blocked(self) -> None:
         """Judge issues that may name blockers again, if the policy has `blocked_by`."""
         if self.policy.blocked_by:
-            await self._judge_again(await self.ledger.read(tables.blocked))
+            await self._judge_again(await self.ledger.read(tables.ids_naming_blockers))
 
     async def _judge_again(self, ids: list[str]) -> None:
         for at in range(0, len(ids), _BATCH):
-            await self.revise_all({id: lambda issue: issue for id in ids[at : at + _BATCH]})
+            await self.change_all({id: lambda issue: issue for id in ids[at : at + _BATCH]})
 
     # ── the queue ────────────────────────────────────────────────────────────────────────
 
@@ -214,7 +215,7 @@ class Board:
                 await self.withdraw(task_id)
         not_offered = [issue for issue in issues if not (issue.wanted or (new and issue.settled))]
         if not_offered:
-            await self.ledger.write(changes.settled(not_offered))
+            await self.ledger.write(changes.note_in_queue(not_offered))
         if offered:
             await self._submit(offered, new=new)
 
@@ -228,7 +229,7 @@ class Board:
         engine, known = await self.engine(), set[str]()
         if not new:
             known = {issue.id for issue in issues if _is_queued(issue)}
-            noted = zip(issues, await self.ledger.write(changes.intended(issues)), strict=True)
+            noted = zip(issues, await self.ledger.write(changes.note_intent(issues)), strict=True)
             issues = [replace(issue, revision=issue.revision + 1) for issue, ok in noted if ok]
         await engine.submit_many(ISSUES, [_job(issue) for issue in issues if issue.id not in known])
         for issue in issues:
@@ -238,13 +239,13 @@ class Board:
                     payload = msgspec.json.encode(Payload(issue.id))
                     await engine.set(ISSUES, payload, **_job_options(issue))
         if issues:
-            await self.ledger.write(changes.settled(issues))
+            await self.ledger.write(changes.note_in_queue(issues))
 
     async def offer_all(self) -> None:
         """Submit the tasks of all offered issues again, because Redis may have lost them."""
         after = ""
         while True:
-            query = partial(tables.everything, after=after, size=_BATCH)
+            query = partial(tables.all_issues, after=after, size=_BATCH)
             some = await self.ledger.read(query)
             if not some:
                 return
@@ -252,7 +253,7 @@ class Board:
             await self._offer_again([issue for issue in some if issue.wanted and not issue.held])
             for issue in some:
                 if issue.held:
-                    await self.look_at(issue)
+                    await self.check_hold(issue)
 
     async def _offer_again(self, issues: Sequence[Issue]) -> None:
         """Submit the tasks of issues that nobody holds again. If a task has ended, a raw call ended
@@ -275,59 +276,59 @@ class Board:
         if job.state not in _ENDED_STATES:  # it was retried since
             return
         _, ended = _end_of(job, "")
-        revised = await self.revise(issue.id, lambda current: _end_hold(current, issue, job, ended))
+        revised = await self.change(issue.id, lambda current: _end_hold(current, issue, job, ended))
         if revised.changed:
             self.metrics.own(REPAIRED).labels("task").inc()
             self.log.emit(ISSUE_REPAIRED, issue=issue.id, what="task")
 
     # ── maintenance ──────────────────────────────────────────────────────────────────────
 
-    async def tend(self) -> None:
-        """Call `tend_once` every `look`, until cancelled."""
+    async def maintain(self) -> None:
+        """Call `maintain_once` every `look`, until cancelled."""
         while True:
             with suppress(TowpathError):  # the engine and the ledger log their own outages
-                await self.tend_once()
+                await self.maintain_once()
             await asyncio.sleep(self.options.look.total_seconds())
 
-    async def tend_once(self) -> None:
+    async def maintain_once(self) -> None:
         """Handle leases that have ended, rows that the queue may not match, review delays that are
         over, rows that another policy judged, published keys that were deleted, and tasks that raw
         calls ended. Raises ServerError, LedgerError.
         """
         engine, now = await self.engine(), wall_ms()
         await engine.queues.reap(ISSUES)
-        if not await self.mirrors.knows():
+        if not await self.keys.offers_noted():
             await self.offer_all()
-            await self.mirrors.know()
+            await self.keys.note_offers()
         for issue in await self.ledger.read(tables.held_until(now, _BATCH)):
-            await self.look_at(issue)
+            await self.check_hold(issue)
         # The process that changed a row just now is still updating the queue.
         before = now - duration_ms("look", self.options.look)
-        while some := await self.ledger.read(tables.unsettled(before, _BATCH)):
+        while some := await self.ledger.read(tables.issues_not_in_queue(before, _BATCH)):
             await self.settle(*some)
         digest = self.policy.digest
-        await self._judge_again(await self.ledger.read(tables.judged_otherwise(digest)))
-        for issue in await self.ledger.read(tables.ready_untold(now, _BATCH)):
-            revised = await self.revise(issue.id, lambda current: _mark_ready(current, now))
+        await self._judge_again(await self.ledger.read(tables.ids_of_other_policies(digest)))
+        for issue in await self.ledger.read(tables.issues_with_delay_over(now, _BATCH)):
+            revised = await self.change(issue.id, lambda current: _mark_ready(current, now))
             if revised.after is not None:
-                await self.mirrors.delayed(revised.after)
+                await self.keys.write_delay(revised.after)
         held = await self.ledger.read(tables.held_after(max(now, self._locks_seen), _BATCH))
         for issue in held:
             await self.restore_lock(issue)
         # The next call continues after these leases, and after the last one from the beginning.
         self._locks_seen = held[-1].expires if len(held) == _BATCH else 0
-        offered = await self.ledger.read(tables.offered(self._offers_seen, _BATCH))
+        offered = await self.ledger.read(tables.offered_issues(self._offers_seen, _BATCH))
         await self._offer_again(offered)
         self._offers_seen = offered[-1].id if len(offered) == _BATCH else ""
 
     async def restore_lock(self, issue: Issue) -> None:
         """Write the lock key again if it was deleted. Raises ServerError, LedgerError."""
-        if await self.mirrors.restored(issue):
-            now = await self.ledger.read(tables.of_task(issue.task_id))
+        if await self.keys.restore_lock(issue):
+            now = await self.ledger.read(tables.issue_of_task(issue.task_id))
             if not (_same_hold(now, issue) and now is not None and now.held):
-                await self.mirrors.freed(issue)  # the hold ended after its row was read
+                await self.keys.delete_lock(issue)  # the hold ended after its row was read
 
-    async def look_at(self, issue: Issue, *, how: str = "", why: str = "") -> Revised | None:
+    async def check_hold(self, issue: Issue, *, how: str = "", why: str = "") -> Revised | None:
         """Note the end of the hold in *issue*, if it has ended; returns None if it has not.
 
         *how* and *why* are the end in a word and in a line, if the caller knows it. Raises
@@ -340,17 +341,17 @@ class Board:
             job = None
         if job is not None and job.state is State.LEASED:
             expires = instant_ms("expires_at", job.expires_at) if job.expires_at else 0
-            await self.revise(issue.id, lambda current: _extend_hold(current, issue, expires))
+            await self.change(issue.id, lambda current: _extend_hold(current, issue, expires))
             return None
         word, ended = _end_of(job, how)
         text = why[:_OUTCOME_MOST] or ended
-        revised = await self.revise(issue.id, lambda current: _end_hold(current, issue, job, text))
+        revised = await self.change(issue.id, lambda current: _end_hold(current, issue, job, text))
         if revised.changed:
             await self._report_end(issue, word)
         return revised
 
     async def _report_end(self, issue: Issue, how: str) -> None:
-        await self.mirrors.freed(issue)
+        await self.keys.delete_lock(issue)
         self.metrics.own(ENDED).labels(how).inc()
         self.log.emit(
             ISSUE_HOLD_ENDED, issue=issue.id, job=issue.task_id, agent=issue.agent, how=how
@@ -423,7 +424,7 @@ def _end_hold(now: Issue | None, issue: Issue, job: JobInfo | None, ended: str) 
     if job is not None and job.state is State.DELAYED:
         due = job.next_try_at or job.due_at
     outcome = _outcome(job)
-    free = life.let_go(
+    free = transitions.free(
         now,
         now=wall_ms(),
         spent=state in _ENDED_STATES,
@@ -433,7 +434,7 @@ def _end_hold(now: Issue | None, issue: Issue, job: JobInfo | None, ended: str) 
     )
     if outcome is not None and outcome.pr_number is not None:
         free = replace(free, pr_number=outcome.pr_number)
-    return life.given_up(free, ended) if state is State.DEAD else free
+    return transitions.give_up(free, ended) if state is State.DEAD else free
 
 
 def _outcome(job: JobInfo | None) -> TaskResult | None:
