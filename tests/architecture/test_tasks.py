@@ -13,7 +13,8 @@ TESTING = SOURCE / "testing"
 
 AWAITED = {
     "app/blocking.py": "a loop that runs until it is stopped; its calls raise where they were made",
-    "apps/issues/handing.py": "awaited to its end; by who gives back, if its caller went away",
+    "apps/issues/agent.py": "awaited to its end",
+    "apps/issues/assignment.py": "awaited to its end; by who gives back, if its caller went away",
     "apps/timers/blocking.py": "a worker, which logs its end; awaited or joined by who stops it",
     "apps/timers/client.py": "awaited to its end",
     "apps/timers/plugin.py": "awaited to its end",
@@ -23,7 +24,6 @@ AWAITED = {
     "apps/uploads/concatenation.py": "a group: the attempt raises what it raises",
     "cli/fleet.py": "a group: the parent ends with its error",
     "cli/reloading.py": "awaited: the parent ends with its error",
-    "cli/task_runner.py": "awaited to its end",
     "dashboard/snapshot_cache.py": "who looks raises what it raises",
     "demo/load.py": "a group: the demo ends with its error",
     "demo/run.py": "a group: the demo ends with its error",

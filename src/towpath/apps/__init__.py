@@ -37,7 +37,14 @@ BUILT_IN = {
         "Timers: submit, set, show, list, move, cancel, log, types.",
     ),
     "issues": ApplicationLine(
-        "towpath.apps.issues:APPLICATION", "Issues: add, list, show, release, sync, policy."
+        "towpath.apps.issues:APPLICATION",
+        "Issues: add, list, show, release, sync, policy.",
+        {
+            "agent": Verb(
+                "towpath.apps.issues.agent_cli:app",
+                "Work on issues: run a command for each task that the server hands out.",
+            )
+        },
     ),
     "uploads": ApplicationLine(
         "towpath.apps.uploads:APPLICATION",

@@ -18,7 +18,6 @@ from typer.core import TyperGroup
 
 from towpath.apps import BUILT_IN, ApplicationLine, Verb
 from towpath.cli import (
-    agent,
     audit,
     bench,
     config,
@@ -221,7 +220,6 @@ keys.register(app)
 audit.register(app)
 app.add_typer(ledger.app, name="ledger")
 ledger.register(app)
-agent.register(app)
 mcp.register(app)
 
 

@@ -16,11 +16,7 @@ from towpath.console import exits
 from towpath.console.exits import NotInstalled
 from towpath.console.verb import Session, verb
 
-EXAMPLES = """
-    towpath agent --roles backend -- ./solve.sh
-    towpath agent --once --wait 0s -- python solve.py
-    towpath agent --repositories octo/repo --limit 2h -- claude -p "Solve the issue on stdin."
-"""
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 _ENDED_BY = (signal.SIGTERM, signal.SIGINT)
 
 Words = Annotated[
@@ -55,6 +51,15 @@ Server = Annotated[
 ]
 
 
+@verb(
+    app,
+    "agent",
+    examples="""
+        towpath agent --roles backend -- ./solve.sh
+        towpath agent --once --wait 0s -- python solve.py
+        towpath agent --repositories octo/repo --limit 2h -- claude -p "Solve the issue on stdin."
+    """,
+)
 async def agent(
     session: Session,
     *,
@@ -84,7 +89,7 @@ async def agent(
         from towpath.console.remote import Remote  # noqa: PLC0415 -- slow to import, and an extra
     except ModuleNotFoundError as error:
         raise NotInstalled(error.name or "a library", extra="server") from error
-    from towpath.cli.task_runner import AgentPlan, TaskRunner, run_all  # noqa: PLC0415 -- the same
+    from towpath.apps.issues.agent import AgentPlan, TaskRunner, run_all  # noqa: PLC0415 -- the same
 
     plan = AgentPlan(
         agent=name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}",
@@ -109,7 +114,3 @@ async def agent(
 
 def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
-
-
-def register(app: typer.Typer) -> None:
-    verb(app, "agent", examples=EXAMPLES)(agent)
