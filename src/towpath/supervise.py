@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple, Self, TypeVar, cast
 from weakref import WeakSet
 
+from towpath.backoff import Backoff
 from towpath.clock import Duration, seconds, steady
 from towpath.errors import RetryAdvice, TowpathError
 from towpath.telemetry.events import TASK_FAILED, TASK_INTERRUPTED, TASK_RECOVERED
@@ -58,7 +59,7 @@ class Background:
     ) -> None:
         self.name, self._run, self._log = name, run, log or Log()
         self._task: asyncio.Task[None] | None = None
-        self._pause = self._ran = 0.0
+        self._backoff, self._ran = Backoff(FIRST_PAUSE, LONGEST_PAUSE), 0.0
         self._is_interrupted = False
         """Whether an error of another system ended it, and it has not run long enough since."""
         self.trouble: TaskTrouble | None = None
@@ -107,13 +108,14 @@ class Background:
             if self._over.is_set() and error is None:
                 return
             self._ran = steady() - began
-            self._pause = 0.0 if self._ran >= _STEADY else self._pause
+            if self._ran >= _STEADY:
+                self._backoff.reset()
             external = find_external(error)
             longest = LONGEST_PAUSE if external is None else _LONGEST_INTERRUPTION
-            self._pause = min(self._pause * 2 or FIRST_PAUSE, longest)
+            pause = self._backoff.next_pause(longest=longest)
             self._report(error, external)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause):
+                async with asyncio.timeout(pause):
                     await self._over.wait()
 
     async def _run_once(self) -> BaseException | None:
@@ -137,13 +139,13 @@ class Background:
         if self._is_interrupted and self.trouble is None:
             # The next run may wait as long as the last one for an answer that does not come.
             return max(_PROVEN, min(self._ran * 2, LONGEST_PAUSE))
-        return max(_PROVEN, self._pause)
+        return max(_PROVEN, self._backoff.pause)
 
     def _report(self, error: BaseException | None, external: TowpathError | None) -> None:
         """Log why it ended, and set `trouble` for readiness."""
         name = _class_name(error)
         if external is None:
-            _log_defect(self._log, self.name, error, self._pause)
+            _log_defect(self._log, self.name, error, self._backoff.pause)
             trouble = TaskTrouble(name, _DEFECT)
         else:
             if not self._is_interrupted:

@@ -2,18 +2,19 @@
 
 from itertools import pairwise
 
+from towpath.backoff import Backoff
 from towpath.cli.serving import restart_pause
 
 
 def pauses(times: int, *, ran: float, took: float) -> list[float]:
-    found = [0.0]
-    for _ in range(times):
-        found.append(restart_pause(found[-1], ran=ran, took=took))
-    return found[1:]
+    backoff = Backoff(0.1, 2.0)
+    return [restart_pause(backoff, ran=ran, took=took) for _ in range(times)]
 
 
 def test_one_that_ran_is_started_at_once() -> None:
-    assert restart_pause(2.0, ran=60.0, took=0.1) == 0.0
+    backoff = Backoff(0.1, 2.0)
+    restart_pause(backoff, ran=1.0, took=0.1)
+    assert restart_pause(backoff, ran=60.0, took=0.1) == 0.0
 
 
 def test_one_that_ends_soon_after_each_start_waits_longer_but_never_long() -> None:

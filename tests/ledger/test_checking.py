@@ -146,12 +146,12 @@ class TestTheCacheOfKeys:
             assert len(sent.about_keys()) == before
 
     def test_is_bounded_for_valid_and_wrong_keys(self, manual_time: ManualTime) -> None:
-        keys = KnownKeys(most_real=3, most_wrong=2)
+        keys = KnownKeys(manual_time.ticks, most_real=3, most_wrong=2)
         for n in range(1000):
             keys.put(KeyEntry(digest(str(n)), None, 0, manual_time.ticks()))
         assert len(keys) == 2
-        assert keys.find(digest("999"), manual_time.ticks()) is not None
-        assert keys.find(digest("997"), manual_time.ticks()) is None
+        assert keys.find(digest("999")) is not None
+        assert keys.find(digest("997")) is None
 
 
 class TestUsesOfKeys:

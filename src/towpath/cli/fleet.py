@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 
+from towpath.backoff import Backoff
 from towpath.clock import steady
 from towpath.console import exits
 from towpath.processes.launch import follow_parent
@@ -54,14 +55,15 @@ class Fleet:
             _ask_to_end(process)
 
     async def _keep(self, words: Sequence[str]) -> None:
-        pause = 0.0
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while True:
             began = steady()
             pid, code = await self._run_once(words)
             if self._over.is_set() or self._ended_well(code) or code in _REFUSALS:
                 break
-            pause = 0.0 if steady() - began >= _STEADY else pause
-            pause = min(pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
+            if steady() - began >= _STEADY:
+                backoff.reset()
+            pause = backoff.next_pause()
             self._log.emit(events.WORKER_CHILD_DIED, pid=pid, code=code, pause=pause)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):

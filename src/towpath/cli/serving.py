@@ -22,6 +22,7 @@ from towpath.apps.application import (
     applications,
     tables_of,
 )
+from towpath.backoff import Backoff
 from towpath.calls.errors import SecretInvalid
 from towpath.calls.signature import check_secret, new_secret
 from towpath.cli.keys import SIGNING
@@ -143,28 +144,32 @@ async def _serve_with_stores(serving: _Serving, stores: Sequence[_Store], sock: 
 
 async def _keep_running(server: _Store) -> None:
     """Restart *server* whenever it has ended; repeats a restart until it succeeds."""
-    log, pause, took, started_at = Log(), 0.0, 0.0, float("-inf")
+    log, backoff = Log(), Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+    pause: float | None = None  # None = to be chosen when the server has ended
+    took, started_at = 0.0, float("-inf")
     while True:
         await asyncio.sleep(_LOOK_EVERY)
         if server.running:
             continue
-        pause = restart_pause(pause, ran=steady() - started_at, took=took)
+        if pause is None:
+            pause = restart_pause(backoff, ran=steady() - started_at, took=took)
         await asyncio.sleep(pause)
         began = steady()
         try:
             await asyncio.to_thread(server.restart)
         except (EmbeddedError, OSError) as error:
             name, reason = type(error).__qualname__, str(error)
-            following = restart_pause(pause, ran=0.0, took=steady() - began)
-            about = {"server": server.url, "error": name, "reason": reason, "pause": following}
+            pause = restart_pause(backoff, ran=0.0, took=steady() - began)
+            about = {"server": server.url, "error": name, "reason": reason, "pause": pause}
             log.emit(events.STORE_DOWN, **about)
         else:
+            pause = None
             log.emit(events.STORE_RESTARTED, server=server.url)
         started_at = steady()
         took = started_at - began
 
 
-def restart_pause(last: float, *, ran: float, took: float) -> float:
+def restart_pause(backoff: Backoff, *, ran: float, took: float) -> float:
     """Seconds to wait before a private server is started again, after it *ran* for that long.
 
     A server that ran for a while is restarted at once. For one that ends soon after each start, the
@@ -172,9 +177,10 @@ def restart_pause(last: float, *, ran: float, took: float) -> float:
     it reads much data, the longest pause is longer.
     """
     if ran >= _STEADY:
+        backoff.reset()
         return 0.0
     longest = min(max(_LONGEST_PAUSE, took * 2), _LONGEST_AFTER_SLOW_STARTS)
-    return min(last * 2 or _FIRST_PAUSE, longest)
+    return backoff.next_pause(longest=longest)
 
 
 def _settings(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]) -> Settings:

@@ -7,7 +7,7 @@ queues. While no page is open, nothing is read.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
@@ -22,6 +22,7 @@ from towpath.engine.history import QUEUES_MOST, History
 from towpath.engine.inspect import Counts
 from towpath.errors import TowpathError
 from towpath.ledger.keys.key import KeyInfo
+from towpath.recent import RecentCache
 from towpath.supervise import look_at_error
 
 T = TypeVar("T")
@@ -67,7 +68,7 @@ class SnapshotCache:
         self._past: dict[str, History] = {}
         self._past_reading: asyncio.Task[None] | None = None
         self._past_at = 0.0
-        self._shared: OrderedDict[Any, tuple[float, asyncio.Future[Any]]] = OrderedDict()
+        self._shared = RecentCache[Any, asyncio.Future[Any]](_SHARED_MOST)
 
     async def now(self) -> Snapshot:
         """A snapshot that is at most a second old, or older if there are very many queues. Raises
@@ -97,17 +98,15 @@ class SnapshotCache:
         *what* begins with the time of the snapshot that the result is shown with, so that the
         result is not older than that.
         """
-        known = self._shared.get(what)
-        if known is None or steady() - known[0] >= lasts:
-            self._shared.pop(what, None)
-            known = self._shared[what] = steady(), asyncio.ensure_future(read())
-            known[1].add_done_callback(look_at_error)
-            if len(self._shared) > _SHARED_MOST:
-                self._shared.popitem(last=False)
+        result = self._shared.get(what)
+        if result is None:
+            result = asyncio.ensure_future(read())
+            result.add_done_callback(look_at_error)
+            self._shared.put(what, result, lasts=lasts)
         try:
-            return await asyncio.shield(known[1])
+            return await asyncio.shield(result)
         except TowpathError:
-            self._shared.pop(what, None)
+            self._shared.pop(what)
             raise
 
     async def histories(self) -> Mapping[str, History]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self, TypeAlias
 
+from towpath.backoff import Backoff
 from towpath.embedded.errors import CommandRefused, ServerDidNotStart, ServerNotRunning
 from towpath.processes.launch import launch
 
@@ -133,12 +134,11 @@ def wait_until(fact: Callable[[], bool], *, within: float) -> bool:
     quickly and a slow one costs next to no CPU.
     """
     end = time.monotonic() + within
-    pause = _FIRST_PAUSE
+    pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, factor=1.5)
     while not fact():
         if time.monotonic() >= end:
             return False
-        time.sleep(pause)
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
+        time.sleep(pauses.next_pause())
     return True
 
 

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from towpath.backoff import Backoff
 from towpath.clock import Duration, spelled, steady
 from towpath.engine.channel import Channel
 from towpath.engine.cluster import Cluster
@@ -93,7 +94,7 @@ class _Reading:
         """
         self.ask_again_at = 0.0
         """When to ask Redis again to write the ends of jobs."""
-        self.pause = 0.0
+        self.backoff = Backoff(0.05, 1.0)
 
     def add(self, wait: _Wait) -> None:
         self._waits.setdefault(wait.id, []).append(weakref.ref(wait))
@@ -319,8 +320,7 @@ class BlockingEnds:
                 if channel is not None:
                     await channel.hang_up()
                 reading.ask_again_at = reading.place_seen_at = 0.0
-                reading.pause = min(reading.pause * 2 or 0.05, 1.0)
-                wait.has_news.wait(min(left, reading.pause))
+                wait.has_news.wait(min(left, reading.backoff.next_pause()))
                 return
 
     async def _read(self, reading: _Reading, channel: Channel, seconds: float) -> None:
@@ -342,7 +342,7 @@ class BlockingEnds:
 
     def _note_entries(self, reading: _Reading, place: bytes, answer: Any, *, is_held: bool) -> None:
         entries: list[Entry] = answer[0][1] if answer else []
-        reading.pause = 0.0
+        reading.backoff.reset()
         with self._lock:
             # No events were missed if the place is still in the stream, there is no gap, and the
             # queue existed when events were asked for (else there is no name). A stream that was

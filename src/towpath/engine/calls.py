@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from towpath.backoff import pause_after
 from towpath.clock import Clock, steady
 from towpath.engine.channel import KEYS, Channel, Limits
 from towpath.engine.cluster import Cluster
@@ -378,7 +379,7 @@ class Calls:
             await hang_up()
         if trouble is not None:
             raise trouble from error
-        pause = min(0.02 * 2**attempt, 0.5)
+        pause = pause_after(attempt + 1, 0.02, 0.5)
         if pause >= deadline.left(steady()):
             raise ServerUnreachable(
                 f"no answer within {deadline.limit} s: {error or type(error).__name__}"

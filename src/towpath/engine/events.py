@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
+from towpath.backoff import Backoff
 from towpath.clock import Duration, seconds, steady
 from towpath.engine.channel import Channel
 from towpath.engine.cluster import Cluster
@@ -439,16 +440,16 @@ class _Feed:
                 watch.refuse(self._queue)
 
     async def _run(self) -> None:
-        pause, self._is_sure = 0.0, False  # an earlier run may have ended anywhere
+        backoff = Backoff(0.05, 1.0)
+        self._is_sure = False  # an earlier run may have ended anywhere
         while not self._is_abandoned():
             try:
                 await self._read()
-                pause = 0.0
+                backoff.reset()
             except (*TROUBLE, TowpathError):
                 self._is_sure = False
                 await self._channel.hang_up()
-                pause = min(pause * 2 or 0.05, 1.0)
-                await asyncio.sleep(pause)
+                await asyncio.sleep(backoff.next_pause())
             if self._is_abandoned():
                 self._is_sure = False  # a follower that joins meanwhile needs a new connection
                 await self._channel.hang_up()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from towpath.backoff import pause_after
 from towpath.clock import Duration, DurationField, DurationLike, duration, hours, seconds, usually
 from towpath.errors import InvalidOption
 
@@ -35,9 +36,8 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
 
     def delay(self, attempt: int, chance: float) -> Duration | None:
         """The wait after *attempt* (from 1); None = no further attempt. *chance* is from 0 to 1."""
-        # Beyond 2^60 no wait is shorter than the longest; a float must not overflow.
-        grown = self.first.total_seconds() * min(self.factor ** min(attempt - 1, 60), 2.0**60)
-        wait = min(grown, self.longest.total_seconds())
+        first, longest = self.first.total_seconds(), self.longest.total_seconds()
+        wait = pause_after(attempt, first, longest, factor=self.factor)
         return timedelta(seconds=wait * (1 - self.jitter * chance))
 
 

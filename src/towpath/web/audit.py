@@ -22,9 +22,9 @@ import msgspec
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from towpath.clock import steady
 from towpath.ledger.audit import API, DASHBOARD, NewEntry
 from towpath.ledger.errors import LedgerError
+from towpath.recent import RecentCache
 from towpath.telemetry import events
 from towpath.telemetry.logs import scrub
 from towpath.web.dashboard_sessions import login_of
@@ -43,7 +43,7 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
 _RULE = "__towpath_audit__"
 _LONGEST_TEXT, _LONGEST_LIST, _LONGEST_CHANGE = 200, 5, 2000
-_REFUSALS_EVERY = 1.0
+_REFUSALS_EVERY, _REFUSALS_MOST = 1.0, 10_000
 """Seconds between two entries of one key for requests that were refused before anything was done:
 refused requests can't make the database write more often."""
 
@@ -126,7 +126,7 @@ class Auditor:
 
     def __init__(self, ledger: Ledger, log: Log) -> None:
         self.ledger, self.log = ledger, log
-        self._refused: dict[str, float] = {}
+        self._refused = RecentCache[str, bool](_REFUSALS_MOST, _REFUSALS_EVERY)
 
     async def answer(
         self, app: ASGIApp, key: KeyInfo, scope: Scope, receive: Receive, send: Send
@@ -154,14 +154,9 @@ class Auditor:
 
     def may_note_refusal(self, key: KeyInfo) -> bool:
         """Whether another refused request of *key* may be written now."""
-        now = steady()
-        if now - self._refused.get(key.id, float("-inf")) < _REFUSALS_EVERY:
+        if self._refused.get(key.id):
             return False
-        self._refused[key.id] = now
-        if len(self._refused) > 1000:
-            self._refused = {
-                id: at for id, at in self._refused.items() if now - at < _REFUSALS_EVERY
-            }
+        self._refused.put(key.id, True)
         return True
 
 

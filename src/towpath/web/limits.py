@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Hashable
 from math import ceil
 from time import thread_time
@@ -12,6 +11,7 @@ from msgspec import Meta
 
 from towpath.clock import Duration, seconds, steady
 from towpath.options import Options
+from towpath.recent import RecentCache
 
 _NAMES_MOST = 10_000
 
@@ -109,7 +109,7 @@ class _Buckets:
 
     def __init__(self, rate: float, full: float) -> None:
         self._rate, self._full = rate, full
-        self._buckets: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
+        self._buckets = RecentCache[Hashable, tuple[float, float]](_NAMES_MOST)
 
     def wait(self, name: Hashable, amount: float = 1) -> float:
         """Seconds until there are *amount* tokens; 0 = there are enough now."""
@@ -117,13 +117,10 @@ class _Buckets:
 
     def take(self, name: Hashable, amount: float = 1) -> None:
         """Take tokens, whether there are enough or not; a negative *amount* gives some back."""
-        self._buckets[name] = (min(self._full, self._tokens_left(name) - amount), steady())
-        self._buckets.move_to_end(name)
-        if len(self._buckets) > _NAMES_MOST:
-            self._buckets.popitem(last=False)
+        self._buckets.put(name, (min(self._full, self._tokens_left(name) - amount), steady()))
 
     def _tokens_left(self, name: Hashable) -> float:
-        left, at = self._buckets.get(name, (self._full, 0.0))
+        left, at = self._buckets.get(name) or (self._full, 0.0)
         return min(self._full, left + (steady() - at) * self._rate)
 
 
@@ -163,7 +160,7 @@ class Rates:
     def __init__(self, rate: int, share: int = DEFAULTS.credential_share) -> None:
         self._of_key = _Allowance(rate) if rate else None
         self._of_credential = _Allowance(rate, share / 100) if rate else None
-        self._expected: OrderedDict[Account, float] = OrderedDict()
+        self._expected = RecentCache[Account, float](_NAMES_MOST)
 
     def _allowances(self, account: Account) -> list[tuple[Account, _Allowance]]:
         """The accounts that a request counts for, its own first, each with its allowance; empty if
@@ -183,7 +180,7 @@ class Rates:
         allowances = self._allowances(account)
         if not allowances:
             return 0
-        expected = max(self._expected.get(account, 0), size * _EACH)
+        expected = max(self._expected.get(account) or 0, size * _EACH)
         if expected <= _EXPENSIVE:
             expected = 0
         for each, allowance in allowances:
@@ -222,13 +219,11 @@ class Rates:
         if cost != charged:
             for each, allowance in allowances:
                 allowance.time.take(each, cost - charged)
-        before = self._expected.pop(account, 0.0)
+        before = self._expected.pop(account) or 0.0
         # One unusual request changes the mean little, and the cap lets some through always.
         mean = min(before + (cost - before) / 4, _TIME_MOST / 16)
         if mean > _EXPENSIVE / 4:
-            self._expected[account] = mean
-            if len(self._expected) > _NAMES_MOST:
-                self._expected.popitem(last=False)
+            self._expected.put(account, mean)
 
 
 class Metered:

@@ -16,9 +16,9 @@ import itertools
 import secrets
 from collections import deque
 from collections.abc import Sequence
-from random import uniform
 from typing import TYPE_CHECKING, NamedTuple
 
+from towpath.backoff import Backoff
 from towpath.clock import ZERO, Duration, milliseconds, seconds, steady
 from towpath.engine.batcher import LARGEST_BATCH, settling
 from towpath.engine.inspect import Counts
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT = seconds(60)
 """Longest wait for work before the feeder claims again. The engine checks more often than that."""
-_LONGEST_BACKOFF = 5.0
 _COURTESY, _YIELDS_S = milliseconds(50), 30.0
 """For `_YIELDS_S` seconds after it released a job that it cannot run, a worker claims due jobs
 `_COURTESY` later than others. Otherwise it would be the first to get the job again."""
@@ -70,7 +69,7 @@ class Feeder:
         self._channel, self._numbers = secrets.token_hex(8), itertools.count(1)
         self._asked = self._looks = 0
         """Slots kept for the exchange on its way, and how often it was checked."""
-        self._failures = 0
+        self._backoff = Backoff(0.1, 5.0, jitter=0.5)
         """Claims in a row that failed."""
         self._on_hold = self.stopping = False
         self._pause: asyncio.TimerHandle | None = None
@@ -274,7 +273,7 @@ class Feeder:
             else:
                 # An exchange that only settled does not show that claims work again.
                 if asked or unknown or (failed and not count):
-                    self._failures = 0
+                    self._backoff.reset()
                     self._end_pause()
                     self._execution.report_trouble(self.queue, None, sent)
                 self._start_jobs(count, exchanged)
@@ -284,9 +283,7 @@ class Feeder:
     def _back_off(self, error: ServerError, sent: float) -> float:
         """Stop claiming for a while, longer after each failure. Returns how many seconds."""
         self._execution.report_trouble(self.queue, error, sent)
-        wait = min(0.1 * 2 ** min(self._failures, 10), _LONGEST_BACKOFF)
-        wait *= uniform(0.5, 1)  # noqa: S311 -- jitter
-        self._failures += 1
+        wait = self._backoff.next_pause()
         self._end_pause()
         self._pause = asyncio.get_running_loop().call_later(wait, self._end_pause)
         return wait

@@ -11,9 +11,9 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from random import uniform
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from towpath.backoff import Backoff
 from towpath.clock import seconds
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _AWAY = seconds(1)
 """How long a job is delayed if the database does not answer."""
-_LONGEST_BACKOFF = 5.0
 SKIPPED = "RecordEnded"
 """The `error` of an attempt that the record did not let begin."""
 
@@ -112,7 +111,7 @@ class RecordedRuns:
         """Store the outcome in the record; repeat until the database answers or the attempt is
         cancelled.
         """
-        cancelled, tries = attempt.stop is StopReason.CANCELLED, 0
+        cancelled, backoff = attempt.stop is StopReason.CANCELLED, Backoff(0.1, 5.0, jitter=0.5)
         while True:
             try:
                 return await self._recorder.end(attempt.lease, settlement, cancelled=cancelled)
@@ -120,9 +119,7 @@ class RecordedRuns:
                 self._log_unwritten(attempt, error)
                 if error.retry is not RetryAdvice.LATER:
                     return Fail(attempt.lease, reason_of(error), _AWAY)
-            wait = min(0.1 * 2 ** min(tries, 10), _LONGEST_BACKOFF)
-            await asyncio.sleep(wait * uniform(0.5, 1))  # noqa: S311 -- jitter
-            tries += 1
+            await asyncio.sleep(backoff.next_pause())
 
     def _log_unwritten(self, attempt: Attempt, error: TowpathError) -> None:
         lease = attempt.lease

@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from towpath.backoff import Backoff
 from towpath.calls.errors import CallFailed
 from towpath.clock import Duration, steady
 from towpath.console.exits import RemoteRefused
@@ -160,7 +161,7 @@ class TaskRunner:
 
     async def _repeat_until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Repeat *ask* until the server answers. Raises RemoteRefused for a permanent error."""
-        pause, logged = _FIRST_PAUSE, False
+        backoff, logged = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE), False
         while True:
             try:
                 return await ask()
@@ -170,8 +171,7 @@ class TaskRunner:
                 if not logged:
                     self._tell(f"waiting for the server: {error}")
                     logged = True
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            await asyncio.sleep(backoff.next_pause())
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T | None:
         """The result of *work*; None if the agent is stopped before, which cancels the work."""

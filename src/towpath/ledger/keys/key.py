@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import string
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -20,6 +19,7 @@ from pydantic import SecretStr
 
 from towpath.clock import Duration, instant_ms, seconds
 from towpath.errors import InvalidName, InvalidOption
+from towpath.recent import RecentCache
 
 SHORTEST_SECRET, LONGEST_SECRET = 16, 512
 _ID_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
@@ -256,37 +256,36 @@ MOST_REAL, MOST_WRONG = 10_000, 1_000
 class KeyEntry:
     """The key with a digest; `info` is None if there is no such key."""
 
-    __slots__ = ("digest", "ends_ms", "info", "renew_at", "stale_at")
+    __slots__ = ("asked_at", "digest", "ends_ms", "info", "renew_at")
 
     def __init__(self, digest: bytes, info: KeyInfo | None, ends_ms: float, asked: float) -> None:
         self.digest, self.info = digest, info
         self.ends_ms = ends_ms
         """When the key ends, by the wall clock."""
+        self.asked_at = asked
         self.renew_at = asked + _RENEW.total_seconds()
-        self.stale_at = asked + FRESH.total_seconds()
 
 
 class KnownKeys:
     """Entries by digest. Times are of a monotonic clock."""
 
-    def __init__(self, *, most_real: int = MOST_REAL, most_wrong: int = MOST_WRONG) -> None:
-        self._real: OrderedDict[bytes, KeyEntry] = OrderedDict()
-        self._wrong: OrderedDict[bytes, KeyEntry] = OrderedDict()
-        self._most = {id(self._real): most_real, id(self._wrong): most_wrong}
+    def __init__(
+        self,
+        ticks: Callable[[], float],
+        *,
+        most_real: int = MOST_REAL,
+        most_wrong: int = MOST_WRONG,
+    ) -> None:
+        lasts = FRESH.total_seconds()
+        self._real = RecentCache[bytes, KeyEntry](most_real, lasts, ticks=ticks)
+        self._wrong = RecentCache[bytes, KeyEntry](most_wrong, lasts, ticks=ticks)
 
     def __len__(self) -> int:
         return len(self._real) + len(self._wrong)
 
-    def find(self, digest: bytes, now: float) -> KeyEntry | None:
-        """Return the entry if it is fresh. A real key that is used moves to the end, so that it is
-        displaced last.
-        """
-        entry = self._real.get(digest)
-        if entry is not None:
-            self._real.move_to_end(digest)
-        else:
-            entry = self._wrong.get(digest)
-        return entry if entry is not None and now < entry.stale_at else None
+    def find(self, digest: bytes) -> KeyEntry | None:
+        """Return the entry if it is fresh."""
+        return self._real.get(digest) or self._wrong.get(digest)
 
     def has_real(self, digest: bytes) -> bool:
         """Whether the cache has a real key with this digest, fresh or not."""
@@ -295,11 +294,9 @@ class KnownKeys:
     def put(self, entry: KeyEntry) -> None:
         self.forget(entry.digest)
         kind = self._wrong if entry.info is None else self._real
-        kind[entry.digest] = entry
-        if len(kind) > self._most[id(kind)]:
-            kind.popitem(last=False)
+        kind.put(entry.digest, entry, since=entry.asked_at)
 
     def forget(self, digest: bytes) -> None:
         """Remove the entry, so that the next check reads the database."""
-        self._real.pop(digest, None)
-        self._wrong.pop(digest, None)
+        self._real.pop(digest)
+        self._wrong.pop(digest)

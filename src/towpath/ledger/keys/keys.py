@@ -45,6 +45,7 @@ from towpath.ledger.keys.key import (
     new_id,
     new_secret,
 )
+from towpath.recent import RecentCache
 from towpath.supervise import Background
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ class ApiKeys:
         noted_every: Duration = NOTED_EVERY,
     ) -> None:
         self._ledger, self._wall, self._ticks = ledger, wall, ticks
-        self._known = KnownKeys()
-        self._digests: dict[str, bytes] = {}
+        self._known = KnownKeys(ticks)
+        self._digests = RecentCache[str, bytes](MOST_REAL)
         """Digests of keys that issued credentials, by the ids of the keys."""
         self._asked: dict[bytes, asyncio.Task[KeyEntry]] = {}
         self._asking: set[asyncio.Task[KeyEntry]] = set()
@@ -234,9 +235,7 @@ class ApiKeys:
             wanted = await self._ledger.read(lambda connection: connection.scalar(query))
             if wanted is None:
                 return None
-            if len(self._digests) >= MOST_REAL:
-                self._digests.clear()
-            self._digests[id] = wanted
+            self._digests.put(id, wanted)
         return await self.check_digest(wanted)
 
     def has_seen(self, secret: str) -> bool:
@@ -252,7 +251,7 @@ class ApiKeys:
     async def check_digest(self, wanted: bytes) -> KeyInfo | None:
         """Internal: like `check`, given the digest of the secret."""
         now = self._ticks()
-        entry = self._known.find(wanted, now)
+        entry = self._known.find(wanted)
         if entry is None:
             entry = await asyncio.shield(self._start_read(wanted, now))
         elif now >= entry.renew_at and entry.info is not None:

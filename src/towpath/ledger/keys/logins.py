@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +14,7 @@ from sqlalchemy.engine import Connection
 from towpath.clock import duration_ms, hours, minutes, seconds
 from towpath.ledger.database.schema import api_keys, logins
 from towpath.ledger.keys.key import KeyInfo, digest
+from towpath.recent import RecentCache
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
@@ -42,7 +42,6 @@ class Login(msgspec.Struct, frozen=True):
 class _Known(NamedTuple):
     key_digest: bytes
     expires_ms: int
-    stale_at: float
 
 
 class Logins:
@@ -52,7 +51,7 @@ class Logins:
         self, ledger: Ledger, *, wall: Callable[[], int], ticks: Callable[[], float]
     ) -> None:
         self._ledger, self._wall, self._ticks = ledger, wall, ticks
-        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._known = RecentCache[bytes, _Known](_KNOWN_MOST, _FRESH, ticks=ticks)
 
     async def open(self, key: KeyInfo, *, most: int = MOST) -> str:
         """Begin a login session of *key*. Returns its cookie. One transaction.
@@ -99,7 +98,7 @@ class Logins:
             return None
         wanted, now = digest(cookie), self._ticks()
         known = self._known.get(wanted)
-        if known is None or now >= known.stale_at:
+        if known is None:
             known = await self._read(wanted, now)
         if known is None or self._wall() >= known.expires_ms:
             return None
@@ -116,7 +115,7 @@ class Logins:
         await self._ledger.write(
             lambda connection: connection.execute(delete(logins).where(logins.c.digest == wanted))
         )
-        self._known.pop(wanted, None)
+        self._known.pop(wanted)
 
     async def _create_login(self, kind: str, key: KeyInfo, lasts_ms: int, most: int) -> str:
         token, now = secrets.token_urlsafe(32), self._wall()
@@ -140,7 +139,7 @@ class Logins:
             return ended
 
         for ended in await self._ledger.write(make):
-            self._known.pop(ended, None)
+            self._known.pop(ended)
         return token
 
     async def _read(self, wanted: bytes, now: float) -> _Known | None:
@@ -150,12 +149,11 @@ class Logins:
             .where(logins.c.digest == wanted, logins.c.kind == _SESSION)
         )
         row = await self._ledger.read(lambda connection: connection.execute(query).first())
-        self._known.pop(wanted, None)
+        self._known.pop(wanted)
         if row is None:
             return None
-        known = self._known[wanted] = _Known(row.digest, row.expires_at, now + _FRESH)
-        if len(self._known) > _KNOWN_MOST:
-            self._known.popitem(last=False)
+        known = _Known(row.digest, row.expires_at)
+        self._known.put(wanted, known, since=now)
         return known
 
 
