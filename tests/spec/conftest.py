@@ -27,7 +27,7 @@ _RUNNING = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the other deployments to `make test-all` where they can't differ."""
+    """Marks tests of the other deployments `slow` where the deployments cannot differ."""
     for item in items:
         chosen = getattr(item, "callspec", None)
         name = USUAL if chosen is None else chosen.params.get("running_deployment", USUAL)
@@ -43,8 +43,8 @@ def running_deployment(request: pytest.FixtureRequest) -> Deployment:
 
 @pytest.fixture
 def deployment(running_deployment: Deployment) -> Iterator[Deployment]:
-    """The newest Valkey, the oldest Redis, a cluster of three masters, or a primary behind
-    sentinels: empty.
+    """An empty deployment: the newest Valkey, the oldest Redis, a cluster of three masters, or a
+    primary behind sentinels.
     """
     running_deployment.flush()
     yield running_deployment

@@ -1,5 +1,5 @@
-"""What the specification runs on: one server, a cluster, or a primary behind sentinels. Asked past
-the engine where needed.
+"""The deployments of Redis that the specification runs on: one server, a cluster, or a primary
+behind sentinels. Tests ask them directly where the engine does not tell.
 """
 
 import re
@@ -32,7 +32,9 @@ class Deployment:
 
     @classmethod
     def of(cls, running: EmbeddedServer | EmbeddedCluster | EmbeddedSentinel) -> Self:
-        """As a user who may do what the documentation says that Towpath needs, and no more."""
+        """Connects as a user with only the permissions that the documentation says Towpath
+        needs.
+        """
         match running:
             case EmbeddedServer():
                 masters = (running,)
@@ -45,7 +47,7 @@ class Deployment:
         return cls(as_documented_user(running.url), masters)
 
     def denied(self) -> list[str]:
-        """What the user was refused since the servers were emptied."""
+        """What Redis refused to the user since it was emptied."""
         return [entry for master in self.masters for entry in denied_on(master)]
 
     def flush(self) -> None:
@@ -54,7 +56,7 @@ class Deployment:
             master.ask("ACL", "LOG", "RESET")
 
     def ask(self, command: Word, key: Word, *words: Word) -> Reply:
-        """The reply of whichever master serves *key*."""
+        """The reply of the master that serves *key*."""
         for master in self.masters:
             try:
                 return master.ask(command, key, *words)
@@ -67,24 +69,24 @@ class Deployment:
         return {key.decode() for master in self.masters for key in _keys_on(master)}
 
     def dump(self) -> Dumped[str, object]:
-        """Every key with its value; without the memory of calls, which refusals write too."""
+        """Every key with its value, except the memory of calls, which refusals write too."""
         found = Dumped[str, object]()
         for master in self.masters:
             for key in _keys_on(master):
                 value, now, ttl = _value(master, key), _now_ms(master), master.ask("PTTL", key)
                 assert isinstance(ttl, int)
-                is_gone = ttl == -2  # it ended meanwhile
+                is_gone = ttl == -2  # it expired meanwhile
                 if b":call:" not in key and not is_gone:
                     found.note(key.decode(), value, now, ttl)
         found.taken_ms = _now_ms(self.masters[0])
         return found
 
     def calls(self, *commands: str) -> int:
-        """How often these commands were sent since the servers started."""
+        """How often these commands were sent since Redis started."""
         return sum(_calls(master, command) for master in self.masters for command in commands)
 
     def time(self) -> datetime:
-        """The servers' own clock."""
+        """The clock of Redis."""
         return instant(_now_ms(self.masters[0]) // 1000 * 1000)
 
     def connections(self) -> int:
@@ -99,19 +101,21 @@ class Deployment:
 
 
 def documented_user() -> list[str]:
-    """The command of the page that makes a user for Towpath."""
+    """The command in the documentation that creates a user for Towpath."""
     [line] = re.findall(r"^    (ACL SETUSER towpath .*)$", PAGE.read_text(), re.MULTILINE)
     return line.replace("PASSWORD", PASSWORD).split()
 
 
 def as_documented_user(url: str) -> str:
-    """The URL of that user. He may not read the configuration, so the URL declares the class."""
+    """The URL of that user. The user may not read the configuration, so the URL declares the
+    durability class.
+    """
     scheme, _, place = url.partition("://")
     return f"{scheme}://{USER}:{PASSWORD}@{place}{'&' if '?' in url else '?'}durability=memory"
 
 
 def denied_on(master: EmbeddedServer) -> list[str]:
-    """What a server has refused to users, but for CONFIG GET: it is tried, and may be denied."""
+    """What a node has refused to users, except CONFIG GET, which may be denied."""
     entries = [items(entry) for entry in items(master.ask("ACL", "LOG"))]
     asked = {b"config|get", b"config"}  # Redis 6.2 logs the command without its subcommand
     return [" ".join(map(str, entry[:10])) for entry in entries if not asked.intersection(entry)]
@@ -152,7 +156,7 @@ def _value(master: EmbeddedServer, key: bytes) -> object:
     value = master.ask(command, key, *words)
     if kind != b"hash":
         return value
-    flat = items(value)  # in whatever order the server has them just now
+    flat = items(value)  # Redis keeps these in any order
     return {str(name): field for name, field in zip(flat[::2], flat[1::2], strict=True)}
 
 

@@ -1,4 +1,4 @@
-"""Jobs brought into a state by the verbs, for tests that begin there."""
+"""Brings jobs into a state by the verbs of the engine, for tests that begin in that state."""
 
 from collections.abc import Iterable
 
@@ -32,7 +32,7 @@ async def submit_ids(engine: Engine, *ids: str, lane: str | None = None) -> list
 async def leased(
     engine: Engine, id: str = "job", *, lane: str | None = None, lease: Duration = LEASE
 ) -> Lease:
-    """A job in the hands of anna."""
+    """A job that worker anna holds."""
     await submit_ids(engine, id, lane=lane)
     [held] = await engine.claim(REVIEWS, worker="anna", lease=lease)
     return held

@@ -1,7 +1,7 @@
-"""A random walk: schedules are made, changed, paused, fired and removed, beside a plain account.
+"""A random walk: schedules are made, changed, paused, fired and removed, and compared with a model.
 
-Two engines take turns, and now and then act at once. After each step the jobs that were submitted,
-what each schedule says of itself and what the index tells must be what the account says.
+Two engines take turns, and sometimes act at once. After each step the submitted jobs, each schedule
+as it is listed, and the index must be what the model expects.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ OTHER = "others"
 
 @dataclass
 class ExpectedSchedule:
-    """What the account says of one schedule."""
+    """What the model expects of one schedule."""
 
     every: Duration
     missed: Missed
@@ -44,7 +44,7 @@ class ExpectedSchedule:
 
 
 class ScheduleWalk:
-    """One walk, the same for the same seed."""
+    """One random walk, the same for the same seed."""
 
     def __init__(self, engines: tuple[Engine, Engine], clock: ManualClock, seed: int) -> None:
         self.engines, self.clock, self.random = engines, clock, Random(seed)
@@ -107,7 +107,7 @@ class ScheduleWalk:
                 await self.engine.schedules.change(REVIEWS, name, payload=payload)
 
     async def both(self) -> None:
-        """Two changes at once, of different things: none is lost."""
+        """Makes two changes of different options at once; both must have their effect."""
         name, payload = self.any_name(), b"%d" % self.random.randrange(1000)
         if (kept := self.kept.get(name)) is not None:
             kept.payload, kept.priority = payload, self.random.randrange(100)
@@ -163,7 +163,7 @@ class ScheduleWalk:
             self.stale.append((name, info.version, kept.at))
 
     async def come_late(self) -> None:
-        """Who saw another definition, or another last firing, fires nothing."""
+        """A process that read an older definition, or an older last firing, fires nothing."""
         if not self.stale:
             return
         name, version, last = self.stale.pop()
@@ -199,7 +199,7 @@ class ScheduleWalk:
             )
 
     async def hear_in_between(self) -> None:
-        """Who heard that a change has begun hears that it is done, too."""
+        """A process that learns that a change has begun also learns that it is done."""
         index, change = self.engine.schedule_index(), f"change-{self.random.random()}"
         await index.run("changing", queue=REVIEWS, change=change, more=0, most=0)
         begun = await self.engine.schedules.changes(self.heard)
@@ -214,11 +214,11 @@ class ScheduleWalk:
     async def overwrite_code(self) -> None:
         with pytest.raises(ScheduleDeclared):
             await self.engine.schedules.set(REVIEWS, DECLARED, Every(hours(1)))
-        # By one who looked before the code declared it.
+        # by a process that read the schedule before the code declared it
         assert await self._schedule(DECLARED, "") == [b"SCHEDULE_DECLARED"]
 
     async def overwrite_a_change(self) -> None:
-        """By one who looked before somebody else changed it."""
+        """By a process that read the schedule before another process changed it."""
         if (name := self.any_name()) in self.kept:
             version = await self._version(name)
             self.kept[name].payload += b"0"
@@ -230,7 +230,7 @@ class ScheduleWalk:
         item = [name, over, "v", "", "{}", b"", 0, 9]
         return await store.write("schedule", queue_name(REVIEWS), lambda _: item)
 
-    # ── what must be so ──────────────────────────────────────────────────────────────────
+    # ── what must hold ───────────────────────────────────────────────────────────────────
 
     async def check(self, *, changed: bool) -> None:
         page = await self.engine.schedules.list(queues=[REVIEWS])
@@ -272,7 +272,9 @@ def _firing(name: str, at: datetime) -> str:
 
 
 async def walk(url: str, seed: int, *, steps: int = 60, **how: Any) -> None:
-    """One walk on an empty store, with engines of its own. Raises AssertionError, TowpathError."""
+    """Runs one walk on an empty Redis, with engines of its own. Raises AssertionError,
+    TowpathError.
+    """
     clock = ManualClock()
     async with Engine(url, clock=clock, **how) as one, Engine(url, clock=clock, **how) as two:
         await ScheduleWalk((one, two), clock, seed).run(steps)

@@ -1,4 +1,4 @@
-"""anchor: has the data of a queue been lost, and from where on do tokens grow."""
+"""anchor: tells whether the data of a queue was lost, and from which floor its tokens grow."""
 
 from tests.spec.deployment import Deployment
 from towpath.clock import ManualClock, seconds
@@ -10,23 +10,23 @@ REVIEWS = "reviews"
 
 
 class TestTheLifeOfAQueue:
-    async def test_has_one_name_for_everybody(self, engine: Engine, other_engine: Engine) -> None:
+    async def test_has_one_name_for_all_engines(self, engine: Engine, other_engine: Engine) -> None:
         life = await engine.queues.anchor(REVIEWS)
         await engine.submit(REVIEWS, b"")
         assert await other_engine.queues.anchor(REVIEWS) == life
         assert await other_engine.queues.anchor("others") != life
 
-    async def test_is_another_one_after_the_data_was_lost(
+    async def test_has_another_name_after_its_data_was_lost(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         life = await engine.queues.anchor(REVIEWS)
         deployment.flush()
-        # Also when others have used it since.
+        # Also after other engines have used the queue since.
         await engine.submit(REVIEWS, b"")
         assert await engine.queues.anchor(REVIEWS) != life
 
-    async def test_is_another_one_after_its_server_was_started_again(self) -> None:
-        """What was written last may be lost, even if the rest is there."""
+    async def test_has_another_name_after_redis_was_restarted(self) -> None:
+        """The last writes may be lost, even if the rest is there."""
         with EmbeddedServer() as server:
             async with Engine(server.url) as engine:
                 life = await engine.queues.anchor(REVIEWS)
@@ -35,8 +35,8 @@ class TestTheLifeOfAQueue:
                 assert await engine.queues.anchor(REVIEWS) != life
 
 
-class TestTheFloor:
-    async def test_is_below_all_tokens_to_come(self, engine: Engine, clock: ManualClock) -> None:
+class TestTheFloorOfTokens:
+    async def test_is_below_all_later_tokens(self, engine: Engine, clock: ManualClock) -> None:
         floor = (int(clock.stamp()) + 3_600_000) * 1000 + 1
         await engine.queues.anchor(REVIEWS, floor=floor)
         await engine.submit(REVIEWS, b"")
@@ -51,8 +51,9 @@ class TestTheFloor:
         [again] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
         assert again.token > lease.token
 
-    async def test_rises_only_where_it_has_to(self, engine: Engine, clock: ManualClock) -> None:
-        """Tokens that are above it by themselves stay as they are, however often they are asked."""
+    async def test_stays_where_tokens_are_above_it_already(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.submit_many(REVIEWS, [new_job(b"") for _ in range(4)])
         last = int(clock.stamp()) * 1000
         for _ in range(4):
@@ -61,8 +62,8 @@ class TestTheFloor:
             assert last <= lease.token < last + 10
             last = lease.token
 
-    async def test_is_the_last_token_where_a_job_is_leased(self, engine: Engine) -> None:
-        """As in a ledger that is looked through while somebody works: nothing was lost."""
+    async def test_is_the_last_token_while_a_job_is_leased(self, engine: Engine) -> None:
+        """Nothing was lost: a ledger looks while somebody works."""
         await engine.submit_many(REVIEWS, [new_job(b"") for _ in range(4)])
         tokens: list[int] = []
         for _ in range(4):
@@ -71,17 +72,17 @@ class TestTheFloor:
             await engine.queues.anchor(REVIEWS, floor=lease.token)
         assert tokens == [tokens[0] + n for n in range(4)]
 
-    async def test_rises_above_a_token_that_was_never_given(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
-        """The next one would be this very one: the clock stands where it was given."""
+    async def test_rises_above_a_lost_token(self, engine: Engine, clock: ManualClock) -> None:
+        """The next token would be this very one: the clock stands still."""
         floor = int(clock.stamp()) * 1000
         await engine.queues.anchor(REVIEWS, floor=floor)
         await engine.submit(REVIEWS, b"")
         [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
         assert lease.token > floor
 
-    async def test_rises_once_however_many_ask(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_rises_once_however_many_processes_ask(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.submit(REVIEWS, b"")
         floor = (int(clock.stamp()) + 3_600_000) * 1000
         for _ in range(50):

@@ -18,7 +18,7 @@ MEMORY = Durability.parse("memory")
 
 @pytest.fixture(autouse=True)
 async def queue_in_use(engine: Engine) -> None:
-    """The queue is in use, and the server has the script."""
+    """The queue is in use, and Redis knows the script."""
     await engine.submit("warm", b"")
     await engine.queues.configure(REVIEWS, QueueOptions())
 
@@ -43,7 +43,7 @@ class TestALoneSubmit:
         await engine.submit(REVIEWS, b"")
         assert scripts(deployment) - before == 1
 
-    async def test_after_another_is_another_call(
+    async def test_after_another_submit_is_another_call(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         before = scripts(deployment)
@@ -67,7 +67,7 @@ class TestConcurrentSubmits:
         assert scripts(deployment) - before <= 5
         assert (await engine.inspect.counts("new")).ready == 200
 
-    async def test_are_answered_each_by_itself(self, engine: Engine) -> None:
+    async def test_are_answered_each_with_its_own_result(self, engine: Engine) -> None:
         submitting = (engine.submit(REVIEWS, b"", id=f"{n % 50}") for n in range(100))
         answers = await asyncio.gather(*submitting)
         assert [answer.id for answer in answers] == [f"{n % 50}" for n in range(100)]
@@ -78,7 +78,7 @@ class TestConcurrentSubmits:
         assert ids_of(await claim(engine, 100)) == [f"{n}" for n in range(100)]
 
     async def test_keep_their_order_beyond_the_largest_batch(self, engine: Engine) -> None:
-        """The order of calls is the order of the lane, and of the jobs of one priority."""
+        """The order of calls is the order of the lane, and the order within one priority."""
         numbers = range(3 * LARGEST_BATCH + 100)
         laned = (engine.submit(REVIEWS, b"", id=f"{n}", lane="octo") for n in numbers)
         await asyncio.gather(*laned)
@@ -116,13 +116,13 @@ class TestConcurrentSubmits:
         found = await listed(engine, "new", State.READY)
         assert found == sorted(found)
 
-    async def test_are_refused_each_by_itself(self, engine: Engine) -> None:
+    async def test_are_refused_each_with_its_own_error(self, engine: Engine) -> None:
         await engine.queues.configure("short", QueueOptions(max_length=3))
         submitting = (engine.submit("short", b"") for _ in range(5))
         answers = await asyncio.gather(*submitting, return_exceptions=True)
         assert [isinstance(answer, QueueFull) for answer in answers] == [False] * 3 + [True] * 2
 
-    async def test_do_not_share_a_mistake(self, engine: Engine) -> None:
+    async def test_beside_an_invalid_submit_are_accepted(self, engine: Engine) -> None:
         answers = await asyncio.gather(
             engine.submit(REVIEWS, b"", priority=101),
             engine.submit(REVIEWS, b""),
@@ -131,7 +131,7 @@ class TestConcurrentSubmits:
         assert isinstance(answers[0], InvalidOption)
         assert (await engine.inspect.counts(REVIEWS)).ready == 1
 
-    async def test_outlive_one_whose_caller_went_away(self, engine: Engine) -> None:
+    async def test_outlive_a_cancelled_submit_of_their_batch(self, engine: Engine) -> None:
         submits = [asyncio.create_task(engine.submit(REVIEWS, b"")) for _ in range(3)]
         await asyncio.sleep(0)
         submits[1].cancel()
@@ -140,7 +140,7 @@ class TestConcurrentSubmits:
         submits[0].result()
         submits[2].result()
 
-    async def test_beyond_the_largest_batch_are_several_calls(
+    async def test_beyond_the_largest_batch_are_sent_in_several_calls(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         before = scripts(deployment)
@@ -148,7 +148,7 @@ class TestConcurrentSubmits:
         assert 3 <= scripts(deployment) - before <= 5
         assert (await engine.inspect.counts(REVIEWS)).ready == 1200
 
-    async def test_are_several_calls_if_they_are_large(
+    async def test_are_sent_in_several_calls_if_they_are_large(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """As with `submit_many`, a call is bounded in bytes too."""
@@ -158,15 +158,15 @@ class TestConcurrentSubmits:
         assert scripts(deployment) - before >= 3
 
 
-class TestLots:
+class TestBatches:
     async def test_are_per_queue(self, engine: Engine, deployment: Deployment) -> None:
         before = scripts(deployment)
         queues = ["warm", REVIEWS] * 20
         await asyncio.gather(*(engine.submit(queue, b"") for queue in queues))
         assert 2 <= scripts(deployment) - before <= 4
 
-    async def test_are_per_durability(self, engine: Engine, deployment: Deployment) -> None:
-        """Who asked for nothing must not wait for a confirmation that another asked for."""
+    async def test_are_per_durability_class(self, engine: Engine, deployment: Deployment) -> None:
+        """A submit without a class must not wait for a confirmation that another one asked for."""
         before = scripts(deployment)
         classes = [*[None] * 20, *[MEMORY] * 20]
         await asyncio.gather(
@@ -174,7 +174,7 @@ class TestLots:
         )
         assert 2 <= scripts(deployment) - before <= 4
 
-    async def test_that_can_not_be_had_leave_the_others_alone(self, engine: Engine) -> None:
+    async def test_with_an_unavailable_class_do_not_fail_the_others(self, engine: Engine) -> None:
         answers = await asyncio.gather(
             engine.submit(REVIEWS, b"", durability=Durability.parse("disk")),
             engine.submit(REVIEWS, b""),
@@ -195,7 +195,7 @@ class TestLeavingAnEngine:
         assert len(await asyncio.gather(*submits)) == 10
         assert (await engine.inspect.counts(REVIEWS)).ready == 10
 
-    async def test_refuses_what_comes_later(self, deployment: Deployment) -> None:
+    async def test_refuses_later_submits(self, deployment: Deployment) -> None:
         async with Engine(deployment.url) as left:
             await left.queues.options(REVIEWS)
         with pytest.raises(EngineClosed):

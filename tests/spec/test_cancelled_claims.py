@@ -1,4 +1,4 @@
-"""A claim whose caller goes away gives back what it had claimed."""
+"""A claim whose caller is cancelled releases the jobs that it had claimed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -37,9 +37,10 @@ WAYS = pytest.mark.parametrize("way", [claim, claim_waiting, exchange])
 async def cancelled(
     server: EmbeddedServer, way: ClaimCall, call: Call | None, engine: Engine
 ) -> Engine:
-    """Claim through a line that loses the answer, and go away meanwhile."""
+    """Claims over a connection that loses the answer, and cancels the claim meanwhile."""
     async with Proxy(server.address, Faults()) as proxy, Engine(proxy.url) as away:
-        assert await claim(away) == await exchange(away) == []  # connected, scripts known
+        # the engine is connected, and Redis knows the scripts
+        assert await claim(away) == await exchange(away) == []
         await engine.submit_many(QUEUE, [new_job(b"") for _ in range(2)])
         proxy.faults.hole = Hole.REPLIES
         claiming = asyncio.ensure_future(way(away, call))

@@ -26,7 +26,7 @@ class TestClaimingAJob:
         assert (lease.submitted_at, lease.expires_at) == (clock.now, clock.now + LEASE)
         assert not lease.cancel_requested
 
-    async def test_shows_who_has_it_and_until_when(
+    async def test_shows_its_worker_and_the_end_of_its_lease(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(engine)
@@ -35,12 +35,12 @@ class TestClaimingAJob:
         assert (job.attempts, job.claimed_at) == (1, clock.now)
         assert job.expires_at == clock.now + LEASE
 
-    async def test_gives_it_to_nobody_else(self, engine: Engine, other_engine: Engine) -> None:
+    async def test_gives_it_to_no_second_worker(self, engine: Engine, other_engine: Engine) -> None:
         await leased(engine)
         assert await claim(engine, worker="anna") == []
         assert await claim(other_engine, worker="berta") == []
 
-    async def test_gives_each_job_once_to_workers_that_ask_together(
+    async def test_gives_each_job_to_one_of_several_workers_that_claim_at_once(
         self, engine: Engine, other_engine: Engine
     ) -> None:
         ids = [f"{n}" for n in range(40)]
@@ -49,7 +49,7 @@ class TestClaimingAJob:
         claimed = [id for leases in await asyncio.gather(*asking) for id in ids_of(leases)]
         assert sorted(claimed) == sorted(ids)
 
-    async def test_of_an_empty_queue_is_empty(self, engine: Engine) -> None:
+    async def test_on_an_empty_queue_returns_none(self, engine: Engine) -> None:
         assert await claim(engine) == []
 
     async def test_is_one_round_trip(self, engine: Engine, deployment: Deployment) -> None:
@@ -59,7 +59,7 @@ class TestClaimingAJob:
         assert len(await claim(engine, 10)) == 2
         assert deployment.calls("evalsha", "eval") - before == 1
 
-    async def test_mirrors_the_lease_for_outsiders(
+    async def test_copies_the_lease_into_a_key_for_outsiders(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         lease = await leased(engine)
@@ -71,12 +71,12 @@ class TestClaimingAJob:
 
 
 class TestClaimingSeveralJobs:
-    async def test_takes_at_most_so_many(self, engine: Engine) -> None:
+    async def test_takes_at_most_the_number_asked_for(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b", "c")
         assert ids_of(await claim(engine, 2)) == ["a", "b"]
         assert ids_of(await claim(engine, 2)) == ["c"]
 
-    async def test_gives_each_a_token_of_its_own_that_grows(self, engine: Engine) -> None:
+    async def test_gives_each_a_growing_token_of_its_own(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b", "c")
         tokens = [lease.token for lease in await claim(engine, 3)]
         assert sorted(set(tokens)) == tokens
@@ -91,7 +91,7 @@ class TestClaimingSeveralJobs:
 
 
 class TestTheLeaseTime:
-    async def test_of_the_job_comes_before_that_of_the_claim(
+    async def test_of_the_job_takes_precedence_over_that_of_the_claim(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.submit(REVIEWS, b"", lease=seconds(300))
@@ -112,8 +112,8 @@ class TestTheLeaseTime:
         assert lease.expires_at == clock.now + milliseconds(2)
 
 
-class TestAClaimSweepsByItself:
-    """Nobody needs to run a duty for a queue that is being claimed."""
+class TestAClaimReapsPromotesAndTrims:
+    """A queue that is claimed from needs no other upkeep."""
 
     async def test_a_job_whose_lease_has_ended_is_claimed_again(
         self, engine: Engine, clock: ManualClock
@@ -145,7 +145,7 @@ class TestAClaimSweepsByItself:
         clock.advance(seconds(10))
         assert ids_of(await claim(engine)) == ["later"]
 
-    async def test_all_that_it_asks_for_is_promoted(
+    async def test_as_many_jobs_are_promoted_as_it_asks_for(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.submit_many(REVIEWS, [new_job(b"", delay=seconds(1)) for _ in range(250)])
@@ -162,7 +162,7 @@ class TestAClaimSweepsByItself:
         assert len(await claim(engine, 150)) == 100
         assert len(await claim(engine, 150)) == 50
 
-    async def test_what_was_kept_long_enough_is_removed(
+    async def test_finished_jobs_whose_retention_is_over_are_removed(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.submit(REVIEWS, b"", id="a", keep=seconds(10))
@@ -173,9 +173,9 @@ class TestAClaimSweepsByItself:
         assert (await engine.inspect.counts(REVIEWS)).kept == 0
 
 
-class TestTheTimeOfAClaim:
-    async def test_is_the_servers_not_the_workers(self, deployment: Deployment) -> None:
-        """Without a manual clock every engine goes by the same one: the server's."""
+class TestTheClockOfAClaim:
+    async def test_is_that_of_redis_not_of_the_worker(self, deployment: Deployment) -> None:
+        """Without a manual clock every engine goes by the clock of Redis."""
         async with Engine(deployment.url) as engine:
             submitted = await engine.submit(REVIEWS, b"")
             lease = await claim_one(engine)

@@ -1,4 +1,6 @@
-"""Time: durations that are rounded up, instants with a zone, and a clock that waits to be told."""
+"""Time: durations that are rounded up, instants with a time zone, and a clock that tests
+advance.
+"""
 
 import asyncio
 import math
@@ -51,7 +53,7 @@ class TestADuration:
         assert duration_ms("delay", value) == 90_000
 
     @pytest.mark.parametrize("nothing", [timedelta(0), 0, 0.0, "0", "0s"])
-    def test_of_nothing_is_one_where_that_makes_sense(self, nothing: DurationLike) -> None:
+    def test_of_zero_is_allowed_where_it_makes_sense(self, nothing: DurationLike) -> None:
         assert duration("delay", nothing) == seconds(0)
         with pytest.raises(InvalidOption, match="1ms") as refusal:
             duration("lease", nothing, least=milliseconds(1))
@@ -65,13 +67,13 @@ class TestADuration:
             *(-1, -0.001, -seconds(1), days(36_526), 36_526 * 86_400, "36526d"),
         ],
     )
-    def test_that_can_not_be_right_is_refused_by_name(self, value: Any) -> None:
+    def test_that_is_invalid_is_refused_with_the_name_of_its_option(self, value: Any) -> None:
         for read in (duration, duration_ms):
             with pytest.raises(InvalidOption) as refusal:
                 read("delay", value)
             assert refusal.value.option == "delay"
 
-    def test_may_have_a_least(self) -> None:
+    def test_may_have_a_minimum(self) -> None:
         assert duration_ms("lease", milliseconds(1), least=milliseconds(1)) == 1
         with pytest.raises(InvalidOption):
             duration_ms("lease", timedelta(microseconds=999), least=milliseconds(1))
@@ -83,7 +85,7 @@ class TestAnInstant:
         tokyo = noon.astimezone(timezone(timedelta(hours=9)))
         assert instant_ms("due", noon) == instant_ms("due", tokyo)
 
-    def test_is_read_as_it_was_written(self) -> None:
+    def test_survives_writing_and_reading(self) -> None:
         noon = datetime(2026, 7, 1, 12, 0, 0, 123_000, tzinfo=UTC)
         assert instant(instant_ms("due", noon)) == noon
 
@@ -98,7 +100,7 @@ class TestAnInstant:
         assert (refusal.value.option, refusal.value.value) == ("due", local)
 
     @pytest.mark.parametrize("year", [1969, 2170])
-    def test_is_in_this_age(self, year: int) -> None:
+    def test_is_within_the_supported_years(self, year: int) -> None:
         with pytest.raises(InvalidOption):
             instant_ms("due", datetime(year, 12, 31, tzinfo=UTC))
 
@@ -123,9 +125,9 @@ class TestTheManualClock:
         with pytest.raises(InvalidOption):
             ManualClock().advance(seconds=-1)
 
-    async def test_wakes_its_sleepers_when_their_time_has_come(self) -> None:
+    async def test_wakes_sleepers_when_their_time_has_come(self) -> None:
         clock = ManualClock()
-        pause = clock.sleep  # of this clock: no time passes while it lasts
+        pause = clock.sleep  # of this clock: no real time passes meanwhile
         sleeper = asyncio.create_task(pause(seconds(10)))
         await asyncio.sleep(0)
         clock.advance(seconds(9))
@@ -137,6 +139,6 @@ class TestTheManualClock:
             await sleeper
 
 
-class TestTheServersClock:
-    def test_leaves_the_time_to_the_server(self) -> None:
+class TestTheClockOfRedis:
+    def test_sends_no_time_with_a_call(self) -> None:
         assert ServerClock().stamp() == ""

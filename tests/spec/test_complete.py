@@ -31,7 +31,9 @@ class TestCompletingAJob:
         assert (await engine.inspect.counts(REVIEWS)).leased == 0
         assert (await engine.inspect.counts(REVIEWS)).totals["completed"] == 1
 
-    async def test_leaves_no_key_of_it_behind(self, engine: Engine, deployment: Deployment) -> None:
+    async def test_leaves_none_of_its_keys_behind(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
         await engine.submit(REVIEWS, b"x")
         await engine.complete(await claim_one(engine), b"result")
         left = {key.removeprefix("{reviews}:") for key in deployment.key_names()}
@@ -45,7 +47,7 @@ class TestCompletingAJob:
         clock.advance(hours(1))
         assert await claim(engine) == []
 
-    async def test_counts_after_the_end_of_the_lease_while_nobody_took_it(
+    async def test_is_accepted_after_the_lease_ended_while_no_other_worker_has_the_job(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(engine)
@@ -53,14 +55,14 @@ class TestCompletingAJob:
         await engine.complete(lease)
         assert await claim(engine) == []
 
-    async def test_wins_over_a_cancel_that_asked_for_a_stop(self, engine: Engine) -> None:
+    async def test_wins_over_a_cancel_that_asked_the_worker_to_stop(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         await engine.cancel(lease.job)
         await engine.complete(lease, b"finished anyway")
         assert await engine.inspect.state(lease.job) is State.DONE
 
-    async def test_takes_the_mirror_of_the_lease_away(
+    async def test_removes_the_outsiders_copy_of_the_lease(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         lease = await leased(engine)
@@ -76,7 +78,9 @@ class TestCompletingAJob:
 
 
 class TestTheResult:
-    async def test_stays_for_the_queues_retention(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_is_kept_for_the_queues_retention(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         clock.advance(seconds(3))
@@ -85,8 +89,8 @@ class TestTheResult:
         assert (job.state, job.result, job.payload) == (State.DONE, b"\x00\xffbytes", b"job")
         assert (job.ended_at, job.worker) == (clock.now, None)
 
-    async def test_is_gone_after_it(self, engine: Engine, clock: ManualClock) -> None:
-        """Whether or not anybody came to trim it."""
+    async def test_is_gone_after_the_retention(self, engine: Engine, clock: ManualClock) -> None:
+        """This does not depend on a trim."""
         await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         await engine.complete(lease)
@@ -97,7 +101,7 @@ class TestTheResult:
         with pytest.raises(JobNotFound):
             await engine.inspect.job(lease.job)
 
-    async def test_stays_for_the_jobs_own_retention(
+    async def test_is_kept_for_the_jobs_own_retention(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.configure(REVIEWS, KEEPING)
@@ -107,7 +111,7 @@ class TestTheResult:
         clock.advance(seconds(10))
         assert await engine.inspect.state(lease.job) is State.GONE
 
-    async def test_is_gone_at_once_if_the_job_asks_for_it(self, engine: Engine) -> None:
+    async def test_is_not_kept_if_the_job_asks_for_that(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, KEEPING)
         await engine.submit(REVIEWS, b"", keep=ZERO)
         lease = await claim_one(engine)
@@ -128,10 +132,10 @@ class TestTheResult:
         await engine.complete(lease, b"x" * 10)
         assert (await engine.inspect.job(lease.job)).result == b"x" * 10
 
-    async def test_goes_from_the_server_by_itself_when_its_time_is_over(
+    async def test_expires_in_redis_when_its_retention_is_over(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        """A time to live collects what no claim and no duty comes to trim."""
+        """Its key has a time to live, for queues in which nothing claims or trims."""
         await engine.queues.configure(REVIEWS, KEEPING)
         await engine.submit(REVIEWS, b"large" * 200)
         lease = await claim_one(engine)
@@ -161,7 +165,7 @@ class TestCompletingIsRefused:
         assert deployment.dump() == before
         assert await engine.inspect.state(current.job) is State.LEASED
 
-    async def test_once_the_job_was_reaped(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_after_the_job_was_reaped(self, engine: Engine, clock: ManualClock) -> None:
         lease = await leased(engine)
         clock.advance(LEASE)
         await engine.queues.reap(REVIEWS)
@@ -175,13 +179,13 @@ class TestCompletingIsRefused:
         with pytest.raises(JobNotFound):
             await engine.complete(lease)
 
-    async def test_for_a_job_that_is_dead(self, engine: Engine) -> None:
+    async def test_for_a_dead_job(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.bury(lease, "broken")
         with pytest.raises(JobDead):
             await engine.complete(lease)
 
-    async def test_for_a_job_that_is_cancelled(self, engine: Engine) -> None:
+    async def test_for_a_cancelled_job(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         await engine.cancel(lease.job)
@@ -201,7 +205,9 @@ class TestCompletingTwice:
         assert (await engine.inspect.job(lease.job)).result == b"first"
         assert (await engine.inspect.counts(REVIEWS)).totals["completed"] == 1
 
-    async def test_accepts_one_of_two_workers(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_accepts_only_one_of_two_workers(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.queues.configure(REVIEWS, KEEPING)
         stalled = await leased(engine)
         clock.advance(LEASE)

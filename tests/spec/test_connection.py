@@ -1,4 +1,4 @@
-"""One connection to a server: what it does with replies in pieces, lost, late, or not in order."""
+"""One connection to Redis, with replies that come in pieces, late, out of order, or never."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Run a test's body in one kind of event loop."""
+    """Runs a test's body in one kind of event loop."""
 
     def run(body: Coroutine[Any, Any, None]) -> None:
         async def within() -> None:
@@ -45,7 +45,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @asynccontextmanager
 async def connection_to(serve: Serve) -> AsyncGenerator[Connection]:
-    """A connection to a server that does what *serve* says."""
+    """A connection to a server that runs *serve*."""
 
     async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         serving.append(asyncio.current_task())
@@ -67,7 +67,7 @@ async def connection_to(serve: Serve) -> AsyncGenerator[Connection]:
 
 
 async def one_command(reader: asyncio.StreamReader) -> None:
-    """Read a command that is sent as an array of one word."""
+    """Reads a command that is sent as an array of one word."""
     await reader.readuntil(b"\r\n")
     await reader.readuntil(b"\r\n")
     await reader.readuntil(b"\r\n")
@@ -92,7 +92,7 @@ class TestReplies:
 
         run(body())
 
-    def test_to_several_commands_are_in_order_with_errors_in_their_places(self, run: Run) -> None:
+    def test_to_several_commands_are_in_order_and_errors_keep_their_places(self, run: Run) -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             for _ in range(3):
                 await one_command(reader)
@@ -109,7 +109,7 @@ class TestReplies:
 
         run(body())
 
-    def test_that_nobody_waits_for_any_more_are_never_taken_for_anothers(self, run: Run) -> None:
+    def test_that_nobody_waits_for_are_not_given_to_later_commands(self, run: Run) -> None:
         asked = asyncio.Event()
         replies = iter([b"first", b"second"])
 
@@ -132,7 +132,7 @@ class TestReplies:
 
         run(body())
 
-    def test_that_were_not_asked_for_end_the_connection(self, run: Run) -> None:
+    def test_without_a_command_end_the_connection(self, run: Run) -> None:
         connections = 0
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -154,7 +154,9 @@ class TestReplies:
 
 class TestALostConnection:
     @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-    def test_is_told_to_whoever_waits_and_made_again(self, run: Run, *, reset: bool) -> None:
+    def test_raises_an_error_in_waiting_calls_and_is_made_again(
+        self, run: Run, *, reset: bool
+    ) -> None:
         connections = 0
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -179,7 +181,7 @@ class TestALostConnection:
 
         run(body())
 
-    def test_by_a_server_that_is_done_sending_is_told_at_once(self, run: Run) -> None:
+    def test_is_reported_at_once_when_redis_has_closed_it(self, run: Run) -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await one_command(reader)
             writer.write(b"$5\r\nhe")
@@ -193,7 +195,7 @@ class TestALostConnection:
 
         run(body())
 
-    def test_is_what_another_protocol_is(self, run: Run) -> None:
+    def test_follows_a_reply_of_another_protocol(self, run: Run) -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await one_command(reader)
             writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -206,7 +208,7 @@ class TestALostConnection:
 
         run(body())
 
-    def test_that_was_cut_under_a_caller_is_told_to_it(self, run: Run) -> None:
+    def test_that_was_cut_during_a_call_raises_an_error_in_it(self, run: Run) -> None:
         asked = asyncio.Event()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -224,7 +226,7 @@ class TestALostConnection:
 
         run(body())
 
-    def test_is_what_a_refused_connection_is(self, run: Run) -> None:
+    def test_follows_a_refused_connection(self, run: Run) -> None:
         async def body() -> None:
             with socket.create_server(("127.0.0.1", 0)) as closed:
                 place = closed.getsockname()
@@ -235,7 +237,7 @@ class TestALostConnection:
 
 
 class TestAClosedConnection:
-    def test_connects_nobody(self, run: Run, server: EmbeddedServer) -> None:
+    def test_does_not_connect_again(self, run: Run, server: EmbeddedServer) -> None:
         async def body() -> None:
             connection = Connection(Endpoint((str(server.address), 0)))
             assert await connection.ask(("PING",)) == b"PONG"
@@ -245,7 +247,7 @@ class TestAClosedConnection:
 
         run(body())
 
-    def test_ends_a_connection_that_is_being_made(self, run: Run) -> None:
+    def test_ends_an_attempt_to_connect(self, run: Run) -> None:
         accepted = asyncio.Event()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -280,10 +282,10 @@ class TestErrorReplies:
             ("ERR max number of clients reached", ConnectionLost),
         ],
     )
-    def test_have_a_class_each(self, text: str, kind: type[Exception]) -> None:
+    def test_have_an_exception_class_each(self, text: str, kind: type[Exception]) -> None:
         assert type(error_reply(text)) is kind
 
-    def test_tell_where_a_slot_has_gone(self) -> None:
+    def test_name_the_new_place_of_a_slot(self) -> None:
         moved = error_reply("MOVED 3999 ::1:6381")
         assert isinstance(moved, Redirected)
         assert moved.is_moved
@@ -296,7 +298,7 @@ class TestErrorReplies:
 
 class TestCommands:
     @pytest.mark.parametrize("size", [0, 1, 64 * 1024 - 1, 64 * 1024, 300_000])
-    def test_are_packed_the_same_whether_large_or_not(self, size: int) -> None:
+    def test_are_encoded_the_same_whether_large_or_small(self, size: int) -> None:
         value = b"v" * size
         head = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n"
         expected = head + b"$%d\r\n" % size + value + b"\r\n"

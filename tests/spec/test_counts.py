@@ -1,4 +1,4 @@
-"""What an engine counts: how many jobs are where, how old the oldest is, whether anybody asks."""
+"""The counts of a queue: jobs in each state, the age of the oldest, and whether workers claim."""
 
 from tests.spec.jobs import LEASE, REVIEWS, buried, claim, claim_one, leased, run_all, submit_ids
 from towpath.clock import ManualClock, hours, seconds
@@ -41,10 +41,10 @@ class TestTheCounts:
         clock.advance(seconds(1))
         assert (await engine.inspect.counts(REVIEWS)).oldest == seconds(8)
 
-    async def test_know_the_age_of_those_next_in_line_only(
+    async def test_give_the_age_of_the_jobs_next_in_line_only(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """One that came back stands behind them: it has been ready for less time than they."""
+        """A released job stands behind them, though it has been ready for less time."""
         await submit_ids(engine, "a")
         failed = await claim_one(engine)
         clock.advance(seconds(60))
@@ -54,35 +54,33 @@ class TestTheCounts:
         clock.advance(seconds(5))
         assert (await engine.inspect.counts(REVIEWS)).oldest == seconds(5)
 
-    async def test_know_that_no_worker_takes_ready_jobs(
+    async def test_tell_that_no_worker_takes_ready_jobs(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """As `explain` says it of each of them: nobody has asked for 12 s."""
+        """`explain` says the same of each of these jobs: no claim for 12 s."""
         assert not (await engine.inspect.counts(REVIEWS)).no_worker
         await submit_ids(engine, "a")
         assert (await engine.inspect.counts(REVIEWS)).no_worker
         await claim_one(engine)
         await submit_ids(engine, "b")
         clock.advance(LEASE - seconds(1))
-        assert not (await engine.inspect.counts(REVIEWS)).no_worker  # it is busy
+        assert not (await engine.inspect.counts(REVIEWS)).no_worker  # the worker is busy
         clock.advance(seconds(1))
-        assert (await engine.inspect.counts(REVIEWS)).no_worker  # it is gone
+        assert (await engine.inspect.counts(REVIEWS)).no_worker  # the worker is gone
         await engine.queues.pause(REVIEWS)
         assert not (await engine.inspect.counts(REVIEWS)).no_worker
         await engine.queues.resume(REVIEWS)
         await claim(engine, count=2)
         assert not (await engine.inspect.counts(REVIEWS)).no_worker
 
-    async def test_know_those_who_ask_for_a_selector(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
+    async def test_include_claims_for_a_selector(self, engine: Engine, clock: ManualClock) -> None:
         await submit_ids(engine, "a")
         await engine.claim(REVIEWS, worker="w", lease=LEASE, selectors=["other"])
         assert not (await engine.inspect.counts(REVIEWS)).no_worker
         clock.advance(seconds(13))
         assert (await engine.inspect.counts(REVIEWS)).no_worker
 
-    async def test_keep_no_count_of_what_can_no_longer_be_looked_at(
+    async def test_do_not_include_finished_jobs_whose_retention_is_over(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))

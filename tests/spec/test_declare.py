@@ -1,4 +1,4 @@
-"""What programs declare of a queue's options, and what operators change of them."""
+"""The options of a queue that programs declare, and the changes that operators make to them."""
 
 import asyncio
 from typing import Any
@@ -18,17 +18,19 @@ from towpath.errors import InvalidOption
 
 
 class TestDeclaring:
-    async def test_holds_for_a_queue_that_is_new(self, engine: Engine) -> None:
+    async def test_sets_the_options_of_a_new_queue(self, engine: Engine) -> None:
         await engine.queues.declare(REVIEWS, keep=hours(1), max_attempts=8)
         assert await engine.queues.options(REVIEWS) == QueueOptions(keep=hours(1), max_attempts=8)
         assert await engine.queues.declared(REVIEWS) == QueueOptions(keep=hours(1), max_attempts=8)
 
-    async def test_holds_for_a_queue_whose_options_nobody_chose(self, engine: Engine) -> None:
+    async def test_sets_the_options_of_a_queue_whose_options_nobody_chose(
+        self, engine: Engine
+    ) -> None:
         await submit_ids(engine, "a")
         told = await engine.queues.declare(REVIEWS, keep=hours(1))
         assert told == (QueueOptions(), QueueOptions(keep=hours(1)))
 
-    async def test_otherwise_holds_while_the_queue_has_what_was_declared_last(
+    async def test_replaces_options_only_while_they_are_those_declared_last(
         self, engine: Engine, other_engine: Engine
     ) -> None:
         await engine.queues.declare(REVIEWS, keep=hours(1), retry=Fixed(seconds(3)))
@@ -38,7 +40,7 @@ class TestDeclaring:
 
     @pytest.mark.parametrize("again", [hours(1), hours(5)], ids=["the same", "another"])
     @pytest.mark.parametrize("changed", [hours(2), seconds(0)], ids=["a value", "the default"])
-    async def test_leaves_what_an_operator_changed(
+    async def test_keeps_what_an_operator_changed(
         self, engine: Engine, other_engine: Engine, changed: Any, again: Any
     ) -> None:
         await engine.queues.declare(REVIEWS, keep=hours(1), max_attempts=8)
@@ -50,22 +52,20 @@ class TestDeclaring:
         assert await engine.queues.options(REVIEWS) == QueueOptions(keep=changed, max_attempts=9)
         assert await engine.queues.declared(REVIEWS) == QueueOptions(keep=again, max_attempts=9)
 
-    async def test_leaves_what_was_chosen_before_the_first_declaration(
-        self, engine: Engine
-    ) -> None:
+    async def test_keeps_what_was_chosen_before_the_first_declaration(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(2), max_length=10))
         await engine.queues.declare(REVIEWS, keep=hours(1), max_attempts=8)
         wanted = QueueOptions(keep=hours(2), max_length=10, max_attempts=8)
         assert await engine.queues.options(REVIEWS) == wanted
 
-    async def test_leaves_what_another_program_declares(self, engine: Engine) -> None:
+    async def test_keeps_what_another_program_declares(self, engine: Engine) -> None:
         await engine.queues.declare(REVIEWS, lanes=LanePolicy.PARK)
         await engine.queues.declare(REVIEWS, keep=hours(1))
         assert await engine.queues.options(REVIEWS) == QueueOptions(
             lanes=LanePolicy.PARK, keep=hours(1)
         )
 
-    async def test_the_same_again_writes_nothing(
+    async def test_the_same_options_again_writes_nothing(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
         await engine.queues.declare(REVIEWS, keep=hours(1), retry=Never())
@@ -73,7 +73,7 @@ class TestDeclaring:
         await other_engine.queues.declare(REVIEWS, retry=Never(), keep=hours(1))
         assert deployment.dump() == before
 
-    async def test_at_the_same_time_as_a_change_loses_neither(
+    async def test_during_another_change_loses_neither(
         self, engine: Engine, other_engine: Engine
     ) -> None:
         await engine.queues.declare(REVIEWS, keep=hours(1))
@@ -89,7 +89,7 @@ class TestDeclaring:
         assert now == QueueOptions(max_attempts=15, keep=declared.keep)
         assert now.keep > hours(1)
 
-    async def test_is_done_again_for_a_server_that_lost_everything(
+    async def test_is_repeated_after_redis_lost_everything(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
         await engine.queues.declare(REVIEWS, keep=hours(1))
@@ -101,30 +101,32 @@ class TestDeclaring:
             keep=hours(2), max_attempts=6
         )
 
-    async def test_goes_by_what_this_release_can_read(
+    async def test_ignores_options_that_this_release_cannot_read(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        """A newer one may declare what this one does not know, and somebody may spoil it."""
+        """A newer release may declare options that this one does not know, and somebody may corrupt
+        the entry.
+        """
         await engine.queues.declare(REVIEWS, keep=hours(1))
         for declared in ('{"keep": "PT1H", "colour": "red"}', '{"retry": {"type": "odd"}}', "{"):
             deployment.ask("HSET", keys_of(REVIEWS).meta, "declared", declared)
             await engine.queues.declare(REVIEWS, max_attempts=8)
         assert await engine.queues.options(REVIEWS) == QueueOptions(keep=hours(1), max_attempts=8)
 
-    async def test_with_options_that_can_not_be_right_is_refused(self, engine: Engine) -> None:
+    async def test_invalid_options_is_refused(self, engine: Engine) -> None:
         with pytest.raises(InvalidOption):
             await engine.queues.declare(REVIEWS, keep=-hours(1))
         assert await engine.queues.list() == {}
 
 
 class TestResetting:
-    async def test_gives_back_what_is_declared_and_the_defaults(self, engine: Engine) -> None:
+    async def test_restores_what_is_declared_and_the_defaults(self, engine: Engine) -> None:
         await engine.queues.declare(REVIEWS, keep=hours(1))
         await engine.queues.reconfigure(REVIEWS, EVERY_OPTION)
         assert (await engine.queues.reset(REVIEWS)).now == QueueOptions(keep=hours(1))
         assert await engine.queues.options(REVIEWS) == QueueOptions(keep=hours(1))
 
-    async def test_of_some_options_leaves_the_others(self, engine: Engine) -> None:
+    async def test_some_options_leaves_the_others(self, engine: Engine) -> None:
         await engine.queues.declare(REVIEWS, keep=hours(2))
         await engine.queues.reconfigure(REVIEWS, EVERY_OPTION)
         await engine.queues.reset(REVIEWS, "keep", "events_most")
@@ -132,14 +134,14 @@ class TestResetting:
         wanted = msgspec.structs.replace(EVERY_OPTION, keep=hours(2), events_most=usual.events_most)
         assert await engine.queues.options(REVIEWS) == wanted
 
-    async def test_lets_declarations_hold_again(self, engine: Engine) -> None:
+    async def test_lets_declarations_take_effect_again(self, engine: Engine) -> None:
         await engine.queues.declare(REVIEWS, keep=hours(1))
         await engine.queues.reconfigure(REVIEWS, QueueOptions(keep=hours(2)))
         await engine.queues.reset(REVIEWS)
         await engine.queues.declare(REVIEWS, keep=hours(3))
         assert (await engine.queues.options(REVIEWS)).keep == hours(3)
 
-    async def test_of_an_option_that_is_none_is_refused(self, engine: Engine) -> None:
+    async def test_an_unknown_option_is_refused(self, engine: Engine) -> None:
         with pytest.raises(InvalidOption, match="max_attempts") as refusal:
             await engine.queues.reset(REVIEWS, "colour")
         assert refusal.value.value == "colour"

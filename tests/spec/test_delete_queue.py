@@ -1,4 +1,4 @@
-"""delete_queue: delete a queue that holds nothing, and its options with it."""
+"""delete_queue: delete a queue that holds nothing, together with its options."""
 
 import pytest
 
@@ -15,7 +15,7 @@ OPTIONS = QueueOptions(max_attempts=7)
 
 
 class TestDeletingAQueue:
-    async def test_leaves_nothing_of_it(self, engine: Engine, server: EmbeddedServer) -> None:
+    async def test_leaves_none_of_its_keys(self, engine: Engine, server: EmbeddedServer) -> None:
         await engine.queues.configure(REVIEWS, OPTIONS)
         await engine.submit(REVIEWS, b"")
         await engine.complete(await claim_one(engine))
@@ -25,7 +25,7 @@ class TestDeletingAQueue:
         assert ":meta" not in keys
         assert ":events" not in keys
 
-    async def test_that_was_never_used_is_possible(self, engine: Engine) -> None:
+    async def test_that_was_never_used_is_accepted(self, engine: Engine) -> None:
         assert await engine.queues.delete(REVIEWS)
 
     @pytest.mark.parametrize("what", ["ready", "delayed", "lane", "leased", "dead", "kept", "id"])
@@ -59,7 +59,7 @@ class TestDeletingAQueue:
         await engine.queues.resume(REVIEWS)
         assert await engine.queues.delete(REVIEWS)
 
-    async def test_is_possible_when_its_ids_are_forgotten(
+    async def test_is_accepted_when_its_remembered_ids_are_forgotten(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit_ids(engine, "a")
@@ -68,10 +68,10 @@ class TestDeletingAQueue:
         await engine.queues.trim(REVIEWS)
         assert await engine.queues.delete(REVIEWS)
 
-    async def test_lets_its_next_use_make_it_anew(
+    async def test_lets_its_next_use_create_it_anew(
         self, engine: Engine, engine_url: str, clock: ManualClock
     ) -> None:
-        """Also somebody who knew it before: with the options that it had there."""
+        """An engine that introduced the queue before creates it with its own options again."""
         async with Engine(engine_url, clock=clock) as other:
             await other.queues.introduce(REVIEWS, OPTIONS)
             assert await engine.queues.delete(REVIEWS)
@@ -100,7 +100,7 @@ class TestDeletingAQueueByForce:
 
 
 class TestAnUnusedQueue:
-    async def test_is_deleted_when_nobody_used_it_for_the_time(
+    async def test_is_deleted_once_it_was_unused_for_the_time(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.submit(REVIEWS, b"")
@@ -111,10 +111,10 @@ class TestAnUnusedQueue:
         assert await engine.queues.delete_unused(REVIEWS, days(30))
         assert await engine.queues.names() == []
 
-    async def test_that_was_only_declared_is_deleted_when_it_was_known_for_the_time(
+    async def test_that_was_only_declared_is_deleted_after_the_time(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """Applications declare their queues when they start, before anybody uses them."""
+        """Applications declare their queues when they start, before the first use."""
         await engine.queues.declare(REVIEWS, max_attempts=7)
         assert not await engine.queues.delete_unused(REVIEWS, days(30))
         clock.advance(days(29))
@@ -123,7 +123,7 @@ class TestAnUnusedQueue:
         assert await engine.queues.delete_unused(REVIEWS, days(30))
 
     @pytest.mark.parametrize("selectors", [(), ("paper",)])
-    async def test_stays_while_a_worker_asks_for_its_jobs(
+    async def test_is_kept_while_a_worker_claims_from_it(
         self, engine: Engine, clock: ManualClock, selectors: tuple[str, ...]
     ) -> None:
         await engine.submit(REVIEWS, b"")
@@ -133,7 +133,7 @@ class TestAnUnusedQueue:
         assert not await engine.queues.delete_unused(REVIEWS, days(30))
 
     @pytest.mark.parametrize("what", ["ready", "dead", "paused"])
-    async def test_stays_while_it_holds_anything(
+    async def test_is_kept_while_it_holds_anything(
         self, engine: Engine, clock: ManualClock, what: str
     ) -> None:
         await engine.submit(REVIEWS, b"", id="a")
@@ -145,7 +145,7 @@ class TestAnUnusedQueue:
         clock.advance(days(60))
         assert not await engine.queues.delete_unused(REVIEWS, days(30))
 
-    async def test_stays_with_options_that_an_operator_changed(
+    async def test_is_kept_if_an_operator_changed_its_options(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.declare(REVIEWS, max_attempts=7)
@@ -159,7 +159,7 @@ class TestAnUnusedQueue:
 
 
 class TestRequiringAQueue:
-    async def test_answers_its_name_and_creates_none(self, engine: Engine) -> None:
+    async def test_returns_its_name_and_creates_none(self, engine: Engine) -> None:
         await engine.submit("mails", b"")
         assert await engine.queues.require("mails") == "mails"
         with pytest.raises(QueueNotFound) as refused:
@@ -170,7 +170,7 @@ class TestRequiringAQueue:
         assert refused.value.near is None
         assert await engine.queues.names() == ["mails"]
 
-    async def test_names_no_queue_that_is_not_to_be_shown(self, engine: Engine) -> None:
+    async def test_does_not_name_hidden_queues_in_the_error(self, engine: Engine) -> None:
         await engine.submit("mails", b"")
         with pytest.raises(QueueNotFound) as refused:
             await engine.queues.require("mail", lambda name: name != "mails")

@@ -1,4 +1,6 @@
-"""Every script comes to the same on the newest Valkey, on the oldest Redis and on a cluster."""
+"""Every script gives the same results on the newest Valkey, on the oldest Redis and on a
+cluster.
+"""
 
 import pytest
 
@@ -13,7 +15,7 @@ pytestmark = deployments
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-async def test_a_call_comes_to_the_same_as_on_valkey(
+async def test_a_call_gives_the_same_results_as_on_valkey(
     case: Case, deployment: Deployment, server: EmbeddedServer
 ) -> None:
     found = await called(case, deployment.url)

@@ -26,14 +26,14 @@ class TestDroppingTheHeadOfAParkedLane:
         await engine.drop(REVIEWS, "octo")
         assert await engine.inspect.state(head) is State.DEAD
 
-    async def test_frees_a_lane_in_which_nobody_waits(self, engine: Engine) -> None:
+    async def test_frees_a_lane_without_waiting_jobs(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, PARKING)
         await buried(engine, "a", lane="octo")
         await engine.drop(REVIEWS, "octo")
         await submit_ids(engine, "b", lane="octo")
         assert ids_of(await claim(engine)) == ["b"]
 
-    async def test_lets_the_head_come_back_in_its_turn(self, engine: Engine) -> None:
+    async def test_lets_the_retried_head_come_back_in_its_turn(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, PARKING)
         head = await buried(engine, "a", lane="octo")
         await submit_ids(engine, "b", "c", lane="octo")
@@ -42,7 +42,9 @@ class TestDroppingTheHeadOfAParkedLane:
         await engine.complete(await claim_one(engine))
         assert ids_of(await claim(engine)) == ["a"]
 
-    async def test_leaves_the_next_one_its_delay(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_keeps_the_delay_of_the_next_job(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.queues.configure(REVIEWS, PARKING)
         await buried(engine, "a", lane="octo")
         later = await engine.submit(REVIEWS, b"", lane="octo", delay=seconds(9))
@@ -53,23 +55,23 @@ class TestDroppingTheHeadOfAParkedLane:
 
 
 class TestDroppingIsRefused:
-    async def test_for_a_lane_that_is_not_there(self, engine: Engine) -> None:
+    async def test_for_a_lane_that_does_not_exist(self, engine: Engine) -> None:
         with pytest.raises(LaneNotParked):
             await engine.drop(REVIEWS, "nobody")
 
-    async def test_for_a_lane_whose_head_is_under_way(self, engine: Engine) -> None:
+    async def test_for_a_lane_whose_head_is_open(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, PARKING)
         await leased(engine, lane="octo")
         with pytest.raises(LaneNotParked) as refusal:
             await engine.drop(REVIEWS, "octo")
         assert (refusal.value.queue, refusal.value.lane) == (REVIEWS, "octo")
 
-    async def test_for_a_lane_that_went_on_past_its_dead_head(self, engine: Engine) -> None:
+    async def test_for_a_lane_that_went_on_after_its_dead_head(self, engine: Engine) -> None:
         await buried(engine, lane="octo")
         with pytest.raises(LaneNotParked):
             await engine.drop(REVIEWS, "octo")
 
-    async def test_the_second_time(self, engine: Engine) -> None:
+    async def test_for_a_lane_that_was_dropped_already(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, PARKING)
         await buried(engine, lane="octo")
         await engine.drop(REVIEWS, "octo")

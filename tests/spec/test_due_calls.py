@@ -1,4 +1,4 @@
-"""When calls are sent that are to arrive as a job falls due."""
+"""When calls are sent that shall arrive as a job falls due."""
 
 import random
 from functools import partial
@@ -16,21 +16,21 @@ QUEUE = QueueName(REVIEWS)
 
 
 class DistantServer:
-    """A server whose clock is ahead by *ahead* seconds, as *times* learns of it from answers."""
+    """A Redis whose clock is ahead by *ahead* seconds; *times* learns of it from answers."""
 
     def __init__(self, chance: random.Random, ahead: float) -> None:
         self.chance, self.ahead, self.now = chance, ahead, chance.uniform(0, 1e6)
         self.times = ServerTimes(goes_by_clock=True)
 
     def way(self) -> float:
-        """Seconds that a message takes, in one direction."""
+        """How many seconds a message takes in one direction."""
         return self.chance.choice([0.0002, 0.0003, 0.0005, 0.004])
 
     def clock_ms(self) -> int:
         return int((self.now + self.ahead) * 1000)
 
     def call(self) -> int:
-        """Call it; what its clock said."""
+        """Makes a call; returns the clock of the server."""
         sent_at = self.now
         self.now += self.way()
         said = self.clock_ms()
@@ -39,7 +39,7 @@ class DistantServer:
         return said
 
     def call_when_due(self, due_ms: int, said: int) -> float:
-        """Seconds by which the call for a job due at *due_ms* arrives late; below 0 = early."""
+        """The seconds by which the call for a job due at *due_ms* arrives late; below 0 = early."""
         wait = self.times.until(QUEUE, due_ms, said, at=self.now)
         self.now += wait.total_seconds() + self.way()
         return self.now + self.ahead - due_ms / 1000
@@ -59,7 +59,7 @@ class TestACallForAJobThatFallsDue:
             assert 0 <= late < 0.004 + 0.001, f"seed {seed}"
 
     @pytest.mark.parametrize("step", [-3600.0, -0.05, 0.05, 3600.0])
-    def test_is_in_time_after_the_servers_clock_was_set(self, step: float) -> None:
+    def test_arrives_in_time_after_the_clock_of_redis_was_set(self, step: float) -> None:
         server = DistantServer(random.Random(1), ahead=1e9)
         for _ in range(50):
             server.call()
@@ -68,7 +68,7 @@ class TestACallForAJobThatFallsDue:
         said = server.call()
         assert 0 <= server.call_when_due(said + 50, said) < 0.01
 
-    def test_follows_a_clock_that_goes_slower(self) -> None:
+    def test_follows_a_clock_that_runs_slower(self) -> None:
         server = DistantServer(random.Random(1), ahead=1e9)
         for _ in range(200):
             server.call()
@@ -77,21 +77,23 @@ class TestACallForAJobThatFallsDue:
         said = server.call()
         assert 0 <= server.call_when_due(said + 50, said) < 0.01
 
-    def test_is_sent_at_once_if_the_job_is_due_and_never_for_one_that_is_not(self) -> None:
+    def test_is_sent_at_once_for_a_due_job_and_never_without_one(self) -> None:
         server = DistantServer(random.Random(1), ahead=1e9)
         said = server.call()
         assert server.times.until(QUEUE, said, said, at=server.now) == ZERO
         assert server.times.until(QUEUE, said + 1, said, at=server.now + 1) > ZERO
 
-    def test_waits_for_the_difference_on_a_clock_of_a_test(self) -> None:
+    def test_waits_for_the_difference_on_a_manual_clock(self) -> None:
         times = ServerTimes(goes_by_clock=False)
         times.learn(QUEUE, 1000, sent_at=1, read_at=2)
         assert times.until(QUEUE, 1007, 1000, at=2) == milliseconds(7)
 
 
 class TestAWait:
-    async def test_ends_not_before_its_time(self, server: EmbeddedServer) -> None:
-        """Event loops round to milliseconds; a claim that is early by less gets nothing."""
+    async def test_never_ends_before_its_time(self, server: EmbeddedServer) -> None:
+        """Event loops round to milliseconds; a claim that is early by less than that gets
+        nothing.
+        """
         async with Engine(server.url) as engine:
             for micros in range(1050, 3000, 100):
                 began = steady()

@@ -1,4 +1,4 @@
-"""A due time is what was asked for; when a job is tried again is another time."""
+"""The due time of a job is the one that was asked for; the time of its next attempt is another."""
 
 from datetime import datetime
 
@@ -16,7 +16,7 @@ async def times(engine: Engine, job: JobRef) -> tuple[datetime | None, datetime 
 
 
 async def delayed(engine: Engine, clock: ManualClock, id: str = "a") -> datetime:
-    """A job that is due in a minute; its due time. The minute is over."""
+    """A job that was due a minute after its submit, and its due time; the minute is over."""
     due = clock.now + minutes(1)
     await engine.submit(REVIEWS, b"", id=id, due=due)
     clock.advance(minutes(1))
@@ -51,7 +51,9 @@ class TestADueTime:
         assert (again.due_at, again.next_try_ms) == (due, instant_ms("now", clock.now))
         assert await times(engine, again.job) == (due, None), "it is being tried"
 
-    async def test_stays_none_for_a_job_without(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_stays_none_for_a_job_without_one(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         lease = await leased(engine)
         await engine.fail(lease, "503", delay=seconds(5))
         assert await times(engine, lease.job) == (None, clock.now + seconds(5))
@@ -77,10 +79,10 @@ class TestADueTime:
         assert await times(engine, lease.job) == (due, None)
         assert (await claim_one(engine)).due_at == due
 
-    async def test_orders_what_becomes_ready_together(
+    async def test_orders_jobs_that_become_ready_together(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """Whatever the order of the tries."""
+        """The order of their failed attempts does not matter."""
         await engine.submit(REVIEWS, b"", id="first", delay=seconds(1))
         await engine.submit(REVIEWS, b"", id="second", delay=seconds(2))
         clock.advance(seconds(1))
@@ -89,8 +91,10 @@ class TestADueTime:
         assert ids_of(await claim(engine, 2)) == ["first", "second"]
 
 
-class TestATurn:
-    async def test_is_kept_if_the_caller_wants_it(self, engine: Engine, clock: ManualClock) -> None:
+class TestThePlaceInTheOrder:
+    async def test_is_kept_if_the_caller_asks_for_it(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await submit_ids(engine, "a", "b", "c")
         for keeps in (True, False):
             lease = await claim_one(engine)
@@ -98,7 +102,7 @@ class TestATurn:
         clock.advance(seconds(1))
         assert ids_of(await claim(engine, 3)) == ["a", "c", "b"]
 
-    async def test_is_kept_for_one_try(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_is_kept_for_one_attempt(self, engine: Engine, clock: ManualClock) -> None:
         await submit_ids(engine, "a", "b")
         for keeps in (True, False):
             lease = await claim_one(engine)
@@ -107,9 +111,7 @@ class TestATurn:
             clock.advance(seconds(1))
         assert ids_of(await claim(engine, 2)) == ["b", "a"]
 
-    async def test_is_that_of_the_first_time_that_it_was_due(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
+    async def test_is_that_of_the_first_due_time(self, engine: Engine, clock: ManualClock) -> None:
         for n in range(1, 4):
             await engine.submit(REVIEWS, b"", id=f"due-{n}", delay=seconds(n))
         clock.advance(seconds(3))
@@ -120,7 +122,9 @@ class TestATurn:
 
 
 class TestExplaining:
-    async def test_says_when_the_next_try_is(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_names_the_time_of_the_next_attempt(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         due = await delayed(engine, clock)
         lease = await claim_one(engine)
         await engine.fail(lease, "503", delay=seconds(5))

@@ -1,4 +1,4 @@
-"""Durability classes: found by asking the server, and asked for by a submit."""
+"""Durability classes: read from the configuration of Redis, and asked for by a submit."""
 
 import asyncio
 from collections.abc import Generator, Iterator
@@ -37,37 +37,37 @@ async def class_of(server: EmbeddedServer) -> Durability:
         return (await facts_of(engine)).durability
 
 
-class TestAClass:
+class TestADurabilityClass:
     @pytest.mark.parametrize("name", ["memory", "second", "disk", "replica:1", "replica:12"])
-    def test_is_written_as_it_is_read(self, name: str) -> None:
+    def test_survives_writing_and_reading(self, name: str) -> None:
         assert str(Durability.parse(name)) == name
 
     @pytest.mark.parametrize(
         "name", ["", "safe", "replica", "replica:", "replica:0", "replica:-1", "replica:101",
                  "disk:1", "replica:x"],
     )  # fmt: skip
-    def test_that_is_none_is_refused(self, name: str) -> None:
+    def test_that_does_not_exist_is_refused(self, name: str) -> None:
         with pytest.raises(InvalidOption, match="durability"):
             Durability.parse(name)
 
-    def test_on_disk_has_an_order(self) -> None:
+    def test_of_disks_is_ordered_by_strength(self) -> None:
         assert Disk.MEMORY < Disk.SECOND < Disk.DISK
 
 
-class TestProbing:
-    async def test_finds_memory(self, server: EmbeddedServer) -> None:
+class TestProbingRedis:
+    async def test_finds_the_class_memory(self, server: EmbeddedServer) -> None:
         assert await class_of(server) == MEMORY
 
-    async def test_finds_second(self, tmp_path: Path) -> None:
+    async def test_finds_the_class_second(self, tmp_path: Path) -> None:
         options = {"appendfsync": "everysec"}
         with EmbeddedServer(data=tmp_path, options=options) as server:
             assert await class_of(server) == SECOND
 
-    async def test_finds_disk(self, tmp_path: Path) -> None:
+    async def test_finds_the_class_disk(self, tmp_path: Path) -> None:
         with EmbeddedServer(data=tmp_path) as server:
             assert await class_of(server) == DISK
 
-    async def test_takes_a_log_that_is_never_flushed_for_memory(self, tmp_path: Path) -> None:
+    async def test_finds_memory_where_the_log_is_never_flushed(self, tmp_path: Path) -> None:
         with EmbeddedServer(data=tmp_path, options={"appendfsync": "no"}) as server:
             assert await class_of(server) == MEMORY
 
@@ -78,7 +78,7 @@ class TestProbing:
         with EmbeddedServer(data=tmp_path, binary=oldest_server.binary) as server:
             assert await class_of(server) == DISK
 
-    async def test_tells_flavour_and_version(
+    async def test_finds_the_product_and_version(
         self, server: EmbeddedServer, oldest_server: EmbeddedServer
     ) -> None:
         async with Engine(server.url) as engine:
@@ -90,8 +90,8 @@ class TestProbing:
             assert facts.flavour == "redis"
             assert facts.version.startswith("6.2")
 
-    async def test_finds_the_weakest_of_a_cluster(self) -> None:
-        """What holds for a queue must hold wherever its slot is."""
+    async def test_finds_the_weakest_class_of_a_cluster(self) -> None:
+        """A class must hold for every queue, wherever its slot is."""
         options = {"appendonly": "yes", "appendfsync": "always"}
         with EmbeddedCluster(masters=3, options=options) as cluster:
             async with Engine(cluster.url) as engine:
@@ -101,7 +101,7 @@ class TestProbing:
                 assert (await facts_of(engine, servers=3)).durability == SECOND
 
 
-class TestAServerThatDeniesConfig:
+class TestARedisThatDeniesConfig:
     @pytest.fixture
     def url(self, tmp_path: Path) -> Iterator[str]:
         with EmbeddedServer(data=tmp_path) as server:
@@ -112,14 +112,14 @@ class TestAServerThatDeniesConfig:
         refusal = await refusal_on_entering(DurabilityUnknown, lambda: Engine(url))
         assert "`durability`" in refusal.remedy
 
-    async def test_is_as_durable_as_a_setting_declares(self, url: str) -> None:
+    async def test_has_the_class_that_a_setting_declares(self, url: str) -> None:
         async with Engine(url, declared=SECOND) as engine:
             assert (await facts_of(engine)).durability == SECOND
             await engine.submit(REVIEWS, b"", durability=SECOND)
             with pytest.raises(DurabilityUnavailable):
                 await engine.submit(REVIEWS, b"", durability=DISK)
 
-    async def test_overrules_the_setting_where_it_does_answer(self, server: EmbeddedServer) -> None:
+    async def test_overrules_the_setting_once_it_answers(self, server: EmbeddedServer) -> None:
         async with Engine(server.url, declared=DISK) as engine:
             assert (await facts_of(engine)).durability == MEMORY
 
@@ -152,8 +152,8 @@ AT_ONCE = 8
 """More submits than an engine has connections for them."""
 
 
-class TestAServerThatIsWeakenedWhileItRuns:
-    """The connections stay open: nothing but the answer to a question shows the change."""
+class TestARedisThatIsWeakenedWhileItRuns:
+    """The connections stay open, so only another probe shows the change."""
 
     @pytest.mark.parametrize(("name", "value"), WEAKENED)
     async def test_no_longer_acknowledges_the_class(
@@ -177,7 +177,7 @@ class TestAServerThatIsWeakenedWhileItRuns:
                 await eventually_async(all_refused)
                 assert (await engine.check()).durability.disk < Disk.DISK
 
-    async def test_acknowledges_it_again_as_soon_as_it_is_strengthened(
+    async def test_acknowledges_the_class_again_once_it_is_strengthened(
         self, tmp_path: Path
     ) -> None:
         with EmbeddedServer(data=tmp_path, options={"appendfsync": "everysec"}) as server:
@@ -187,7 +187,7 @@ class TestAServerThatIsWeakenedWhileItRuns:
                 server.ask("CONFIG", "SET", "appendfsync", "always")
                 await engine.submit(REVIEWS, b"", durability=DISK)
 
-    async def test_is_asked_again_after_an_error(
+    async def test_is_probed_again_after_an_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(durability_module, "FACTS_LAST", hours(1))
@@ -237,7 +237,7 @@ class TestReplicas:
         async with Engine(primary.url) as engine:
             assert (await facts_of(engine)).replicas == 1
 
-    async def test_have_a_job_when_its_submit_returns(
+    async def test_have_the_job_when_its_submit_returns(
         self, primary: EmbeddedServer, replica: EmbeddedServer
     ) -> None:
         async with Engine(primary.url) as engine:
@@ -245,17 +245,17 @@ class TestReplicas:
                 await engine.submit(REVIEWS, b"", id=f"{n}", durability=ONE_REPLICA)
                 assert replica.ask("EXISTS", f"{{reviews}}:job:{n}") == 1
 
-    async def test_have_a_job_when_its_submit_is_repeated(
+    async def test_have_the_job_when_a_repeated_submit_returns(
         self, primary: EmbeddedServer, replica: EmbeddedServer
     ) -> None:
-        """The repeat writes nothing, and still has to wait for what was written before."""
+        """The repeat writes nothing, and still waits until the earlier write is replicated."""
         async with Engine(primary.url) as engine:
             await engine.submit(REVIEWS, b"", id="a")
             again = await engine.submit(REVIEWS, b"", id="a", durability=ONE_REPLICA)
             assert again.existed
             assert replica.ask("EXISTS", "{reviews}:job:a") == 1
 
-    async def test_that_are_fewer_than_asked_for_are_known_before(
+    async def test_that_are_too_few_are_noticed_before_the_submit(
         self, primary: EmbeddedServer
     ) -> None:
         async with Engine(primary.url) as engine:
@@ -264,7 +264,7 @@ class TestReplicas:
             assert refusal.value.has == "replica:1"
             assert (await engine.inspect.counts(REVIEWS)).ready == 0
 
-    async def test_of_a_cluster_confirm_too(self) -> None:
+    async def test_of_a_cluster_confirm_submits_too(self) -> None:
         with EmbeddedCluster(masters=3, replicas=1) as cluster:
             async with Engine(cluster.url) as engine:
                 await engine.submit(REVIEWS, b"", id="a", durability=ONE_REPLICA)
@@ -273,7 +273,7 @@ class TestReplicas:
 
 class TestReplicasThatFail:
     async def test_leave_the_class_unreached_when_they_are_gone(self) -> None:
-        """The job exists, and the answer says that repeating it under its id is safe."""
+        """The job exists, and the error says that a repeat with the same id is safe."""
         with replicated() as (primary, replica):
             async with Engine(primary.url, limits=QUICK) as engine:
                 replica.kill()

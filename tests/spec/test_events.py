@@ -43,7 +43,7 @@ async def read_up_to(events: AsyncIterator[Event], id: str) -> None:
 
 
 class TestTheEvents:
-    async def test_tell_a_jobs_life_in_order(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_describe_a_jobs_life_in_order(self, engine: Engine, clock: ManualClock) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(events=EventPolicy.ALL))
         await engine.submit(REVIEWS, b"", id="a", delay=seconds(5))
         clock.advance(seconds(5))
@@ -54,7 +54,9 @@ class TestTheEvents:
         verbs = ["submit", "promote", "claim", "progress", "release", "claim", "complete"]
         assert await told(engine) == [(verb, "a") for verb in verbs]
 
-    async def test_tell_a_death_beside_its_cause(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_include_a_death_beside_its_cause(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=1, events=EventPolicy.ALL))
         await buried(engine, "a")
         await leased(engine, "b")
@@ -67,7 +69,7 @@ class TestTheEvents:
             ("dead", "b"),
         ]
 
-    async def test_tell_of_cancels_retries_and_removals(self, engine: Engine) -> None:
+    async def test_include_cancels_retries_and_deletes(self, engine: Engine) -> None:
         ref = await buried(engine, "a")
         await engine.retry(ref)
         await engine.cancel(ref)
@@ -82,7 +84,7 @@ class TestTheEvents:
             ("cancel_requested", "c"), ("release", "c"), ("cancel", "c"),
         ]  # fmt: skip
 
-    async def test_tell_of_a_lane_that_was_let_go_on(self, engine: Engine) -> None:
+    async def test_include_a_lane_that_was_dropped(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
         await buried(engine, "a", lane="octo")
         await engine.drop(REVIEWS, "octo")
@@ -93,7 +95,7 @@ class TestTheEvents:
         assert [id for _, id in await told(engine)] == ["a", "b", "c"]
         assert deployment.ask("XLEN", keys_of(QueueName(REVIEWS)).events) == 1
 
-    async def test_are_read_on_from_a_cursor(self, engine: Engine) -> None:
+    async def test_are_read_from_a_cursor_on(self, engine: Engine) -> None:
         for id in ("a", "b", "c"):
             await submit_ids(engine, id)
         [first] = await engine.events.list(REVIEWS, size=1)
@@ -102,7 +104,7 @@ class TestTheEvents:
         assert await engine.events.list(REVIEWS, after=rest[-1].cursor) == []
 
     async def test_are_capped(self, engine: Engine, deployment: Deployment) -> None:
-        """About so many: the server drops them in lots of a hundred."""
+        """The cap is approximate: Redis drops entries a hundred at a time."""
         await engine.queues.configure(REVIEWS, QueueOptions(events_most=10))
         lease = await leased(engine)
         for _ in range(300):
@@ -111,7 +113,7 @@ class TestTheEvents:
         assert isinstance(length, int)
         assert 10 <= length <= 210
 
-    async def test_are_not_written_for_a_queue_without_them(
+    async def test_are_not_written_for_a_queue_with_the_policy_none(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(events=EventPolicy.NONE))
@@ -119,22 +121,20 @@ class TestTheEvents:
         assert await engine.events.list(REVIEWS) == []
         assert deployment.ask("EXISTS", keys_of(QueueName(REVIEWS)).events) == 0
 
-    async def test_of_an_unused_queue_are_none(self, engine: Engine) -> None:
+    async def test_of_an_unused_queue_are_empty(self, engine: Engine) -> None:
         assert await engine.events.list("new") == []
 
     @pytest.mark.parametrize(
         "cursor",
         ["", "a", "1", "1-", "-1", "1-2-3", "\N{ARABIC-INDIC DIGIT ONE}-0", f"{2**64}-0", 7],
     )
-    async def test_after_a_cursor_that_is_none_are_refused(
-        self, engine: Engine, cursor: Any
-    ) -> None:
+    async def test_after_an_invalid_cursor_are_refused(self, engine: Engine, cursor: Any) -> None:
         with pytest.raises(InvalidOption, match="after"):
             await engine.events.list(REVIEWS, after=cursor)
 
 
 class TestFollowing:
-    async def test_gives_what_happens_from_now_on(self, engine: Engine) -> None:
+    async def test_yields_what_happens_from_now_on(self, engine: Engine) -> None:
         await submit_ids(engine, "before")
         async with engine.events.follow(REVIEWS) as events:
             await submit_ids(engine, "a")
@@ -153,7 +153,7 @@ class TestFollowing:
             await submit_ids(other_engine, "a")
             assert await next_of(events) == ("submit", "a")
 
-    async def test_by_many_is_one_blocking_read(
+    async def test_by_many_followers_is_one_blocking_read(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         async with engine.events.follow(REVIEWS) as one, engine.events.follow(REVIEWS) as two:
@@ -161,13 +161,15 @@ class TestFollowing:
             assert await next_of(one) == await next_of(two) == ("submit", "a")
             assert deployment.blocked() <= 1
 
-    async def test_may_begin_again(self, engine: Engine) -> None:
+    async def test_can_be_started_again(self, engine: Engine) -> None:
         for id in ("a", "b"):
             async with engine.events.follow(REVIEWS) as events:
                 await submit_ids(engine, id)
                 assert await next_of(events) == ("submit", id)
 
-    async def test_leaves_no_read_behind(self, engine: Engine, deployment: Deployment) -> None:
+    async def test_leaves_no_blocking_read_behind(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
         async with engine.events.follow(REVIEWS):
             pass
 
@@ -182,7 +184,7 @@ class TestFollowing:
             async with engine.events.follow(REVIEWS):
                 pass
 
-    async def test_by_a_slow_reader_raises_fell_behind_and_goes_on(self, engine: Engine) -> None:
+    async def test_slowly_raises_fell_behind_and_goes_on(self, engine: Engine) -> None:
         async with engine.events.follow(REVIEWS) as slow, engine.events.follow(REVIEWS) as quick:
             for _ in range(21):
                 await engine.submit_many(REVIEWS, [new_job(b"") for _ in range(500)])
@@ -193,7 +195,7 @@ class TestFollowing:
             await submit_ids(engine, "last")
             await read_up_to(slow, "last")
 
-    async def test_raises_fell_behind_when_more_comes_at_once_than_it_can_hold(
+    async def test_raises_fell_behind_when_too_many_events_come_at_once(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         async with engine.events.follow(REVIEWS) as events:
@@ -217,34 +219,35 @@ class TestWaitingForAJobsEnd:
         job = await ended
         assert (job.state, job.result) == (State.DONE, b"result")
 
-    async def test_returns_at_once_for_one_that_has_ended(self, engine: Engine) -> None:
+    async def test_returns_at_once_for_an_ended_job(self, engine: Engine) -> None:
         ref = await buried(engine)
         job = await engine.events.ended(ref, within=seconds(HANGS))
         assert (job.state, job.reason) == (State.DEAD, "broken")
 
-    async def test_returns_a_job_that_is_cancelled(self, engine: Engine) -> None:
+    async def test_returns_a_cancelled_job(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, KEEPING)
         [ref] = await submit_ids(engine, "a")
         ended = asyncio.create_task(engine.events.ended(ref, within=seconds(HANGS)))
         await engine.cancel(ref)
         assert (await ended).state is State.CANCELLED
 
-    async def test_is_over_when_the_time_is_over(self, engine: Engine) -> None:
+    async def test_ends_when_its_time_is_over(self, engine: Engine) -> None:
         [ref] = await submit_ids(engine, "a")
         with pytest.raises(StillOpen) as refusal:
             await engine.events.ended(ref, within=milliseconds(20))
         assert refusal.value.job == ref
         assert await engine.inspect.state(ref) is State.READY
 
-    async def test_is_refused_for_one_that_is_gone(self, engine: Engine) -> None:
+    async def test_is_refused_for_a_job_that_is_gone(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.complete(lease)
         with pytest.raises(JobNotFound):
             await engine.events.ended(lease.job, within=seconds(HANGS))
 
     async def test_does_not_poll(self, engine: Engine, deployment: Deployment) -> None:
-        """It looks when it comes, when the reading has begun, and when the time is over; and says
-        once that it waits."""
+        """It reads the job when it begins, when following has begun, and when the time is over; and
+        tells Redis once that it waits.
+        """
         [ref] = await submit_ids(engine, "a")
         await engine.inspect.state(ref)
         before = deployment.calls("evalsha", "eval")

@@ -25,7 +25,7 @@ def evicting(request: pytest.FixtureRequest, server: EmbeddedServer) -> Iterator
 
 class TestAnEngine:
     @pytest.mark.parametrize("evicting", UNSAFE, indirect=True)
-    async def test_refuses_every_policy_that_evicts(self, evicting: EmbeddedServer) -> None:
+    async def test_refuses_every_evicting_policy(self, evicting: EmbeddedServer) -> None:
         refusal = await refusal_on_entering(EvictionUnsafe, lambda: Engine(evicting.url))
         assert refusal.policy in str(refusal)
         assert "CONFIG SET maxmemory-policy noeviction" in refusal.remedy
@@ -37,14 +37,14 @@ class TestAnEngine:
             assert (await facts_of(engine)).eviction == "noeviction"
 
     @pytest.mark.parametrize("evicting", ["allkeys-lru"], indirect=True)
-    async def test_refuses_a_server_that_denies_config_too(self, evicting: EmbeddedServer) -> None:
+    async def test_refuses_a_redis_that_denies_config_too(self, evicting: EmbeddedServer) -> None:
         evicting.ask("ACL", "SETUSER", "limited", "on", ">pw", "~*", "&*", "+@all", "-config")
         url = f"unix://limited:pw@{evicting.socket}"
         declared = Durability.parse("disk")
         await refusal_on_entering(EvictionUnsafe, lambda: Engine(url, declared=declared))
         evicting.ask("ACL", "DELUSER", "limited")
 
-    async def test_refuses_a_cluster_with_one_such_node(self, cluster: EmbeddedCluster) -> None:
+    async def test_refuses_a_cluster_with_one_evicting_node(self, cluster: EmbeddedCluster) -> None:
         node = cluster.masters[2]
         node.ask("CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
         try:

@@ -1,4 +1,4 @@
-"""exchange: settle what is finished and claim what is next, in one round trip."""
+"""exchange: settle finished jobs and claim the next ones, in one round trip."""
 
 import pytest
 
@@ -39,7 +39,7 @@ class TestAnExchange:
         assert exchanged.outcomes == [State.DONE]
         assert ids_of(exchanged.leases) == ["b"]
 
-    async def test_answers_each_settlement_by_itself_in_order(
+    async def test_answers_each_settlement_in_order(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit_ids(engine, "complete", "fail", "bury", "release", "renew")
@@ -58,7 +58,7 @@ class TestAnExchange:
         assert (renewed.token, renewed.expires_at) == (held.token, clock.now + seconds(60))
         assert states == [State.DONE, State.DELAYED, State.DEAD, State.DELAYED]
 
-    async def test_settles_the_others_if_one_is_refused(self, engine: Engine) -> None:
+    async def test_settles_the_other_jobs_if_one_is_refused(self, engine: Engine) -> None:
         stale = await leased(engine, "stale")
         await engine.release(stale)
         current = await claim_one(engine)
@@ -71,21 +71,21 @@ class TestAnExchange:
         assert isinstance(missing, JobNotFound)
         assert done is State.DONE
 
-    async def test_gives_what_it_frees_to_the_same_worker(self, engine: Engine) -> None:
-        """The next of a lane comes forward when the head is completed, in the same step."""
+    async def test_gives_a_job_that_it_frees_to_the_same_worker(self, engine: Engine) -> None:
+        """When the head of a lane is completed, the next job is claimed in the same step."""
         await submit_ids(engine, "a", "b", lane="octo")
         head = await claim_one(engine)
         exchanged = await exchange(engine, Complete(head))
         assert ids_of(exchanged.leases) == ["b"]
 
-    async def test_may_give_back_a_job_and_get_it_again(self, engine: Engine) -> None:
+    async def test_may_release_a_job_and_claim_it_again(self, engine: Engine) -> None:
         lease = await leased(engine)
         [again] = (await exchange(engine, Release(lease))).leases
         assert (again.id, again.attempt) == (lease.id, 1)
         assert again.token > lease.token
 
-    async def test_may_give_a_job_that_failed_without_delay_again(self, engine: Engine) -> None:
-        """As a fail and a claim would."""
+    async def test_may_claim_a_job_that_it_failed_without_a_delay(self, engine: Engine) -> None:
+        """A fail followed by a claim would do the same."""
         lease = await leased(engine, "a")
         exchanged = await exchange(engine, Fail(lease, "again", seconds(0)))
         assert exchanged.outcomes == [State.DELAYED]
@@ -114,16 +114,16 @@ class TestAnExchange:
         clock.advance(LEASE)
         assert ids_of((await exchange(engine, count=9)).leases) == ["crashed", "due"]
 
-    async def test_settles_first_so_that_a_late_worker_is_heard(
+    async def test_settles_before_it_claims_so_that_a_late_completion_counts(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """Its lease has ended, but nobody has taken the job: the completion counts."""
+        """The lease has ended, but no other worker has the job: the completion counts."""
         lease = await leased(engine)
         clock.advance(hours(1))
         exchanged = await exchange(engine, Complete(lease))
         assert exchanged == Exchanged([State.DONE], [], now_ms=int(clock.stamp()))
 
-    async def test_renews_a_lease_that_has_ended_before_it_reaps(
+    async def test_renews_an_ended_lease_before_it_reaps(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(engine)
@@ -132,7 +132,7 @@ class TestAnExchange:
         assert exchanged.leases == []
         assert await engine.inspect.state(lease.job) is State.LEASED
 
-    async def test_of_nothing_is_a_claim(self, engine: Engine) -> None:
+    async def test_without_settlements_is_a_claim(self, engine: Engine) -> None:
         await submit_ids(engine, "a")
         assert ids_of((await exchange(engine)).leases) == ["a"]
 
@@ -148,7 +148,7 @@ class TestAnExchange:
         await exchange(engine, Complete(lease, b"result"))
         assert (await engine.inspect.job(lease.job)).result == b"result"
 
-    async def test_of_one_lease_twice_counts_once(self, engine: Engine) -> None:
+    async def test_with_the_same_lease_twice_counts_once(self, engine: Engine) -> None:
         lease = await leased(engine)
         exchanged = await exchange(engine, Complete(lease), Complete(lease))
         assert exchanged.outcomes[0] is State.DONE
@@ -170,7 +170,7 @@ class TestAnExchangeIsRefusedWhole:
             await exchange(engine, *[Complete(lease)] * (LARGEST_BATCH + 1))
         assert await engine.inspect.state(lease.job) is State.LEASED
 
-    async def test_for_a_settlement_that_can_not_be_right(self, engine: Engine) -> None:
+    async def test_for_an_invalid_settlement(self, engine: Engine) -> None:
         one, two = await leased(engine, "a"), await leased(engine, "b")
         with pytest.raises(InvalidOption, match="reason"):
             await exchange(engine, Complete(one), Fail(two, ""))

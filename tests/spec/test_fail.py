@@ -1,4 +1,4 @@
-"""fail and bury: end an attempt that did not work: again after a delay, or dead."""
+"""fail and bury: end a failed attempt; the job is tried again after a delay, or is dead."""
 
 from typing import Any, cast
 
@@ -17,7 +17,9 @@ from towpath.errors import InvalidOption, JobDead, JobDone, JobNotFound, LeaseLo
 
 
 class TestFailing:
-    async def test_tries_again_after_the_delay(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_makes_the_job_ready_again_after_the_delay(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         lease = await leased(engine)
         assert await engine.fail(lease, "503", delay=seconds(5)) is State.DELAYED
         clock.advance(seconds(5) - milliseconds(1))
@@ -33,14 +35,12 @@ class TestFailing:
         assert (job.state, job.reason) == (State.DELAYED, "503 from the forge · 日本")
         assert (job.next_try_at, job.worker) == (clock.now + seconds(5), None)
 
-    async def test_without_a_delay_can_be_tried_at_once(self, engine: Engine) -> None:
+    async def test_without_a_delay_makes_the_job_ready_at_once(self, engine: Engine) -> None:
         lease = await leased(engine)
         assert await engine.fail(lease, "again", delay=ZERO) is State.DELAYED
         assert (await claim_one(engine)).attempt == 2
 
-    async def test_puts_the_job_behind_those_that_are_ready(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
+    async def test_puts_the_job_behind_ready_jobs(self, engine: Engine, clock: ManualClock) -> None:
         lease = await leased(engine, "failed")
         await submit_ids(engine, "other")
         await engine.fail(lease, "503", delay=seconds(1))
@@ -59,11 +59,11 @@ class TestFailing:
         assert (job.state, job.reason, job.attempts) == (State.DEAD, "second", 2)
         assert job.ended_at == clock.now
 
-    async def test_counts_the_jobs_own_attempts(self, engine: Engine) -> None:
+    async def test_counts_against_the_jobs_own_attempts(self, engine: Engine) -> None:
         await engine.submit(REVIEWS, b"", max_attempts=1)
         assert await engine.fail(await claim_one(engine), "503", delay=ZERO) is State.DEAD
 
-    async def test_is_counted(self, engine: Engine) -> None:
+    async def test_is_counted_in_the_queues_totals(self, engine: Engine) -> None:
         await engine.fail(await leased(engine), "503", delay=ZERO)
         await engine.bury(await claim_one(engine), "broken")
         totals = (await engine.inspect.counts(REVIEWS)).totals
@@ -76,7 +76,7 @@ class TestFailing:
         assert await engine.fail(lease, "stopped") is State.CANCELLED
         assert await engine.inspect.state(lease.job) is State.CANCELLED
 
-    async def test_counts_after_the_end_of_the_lease_while_nobody_took_the_job(
+    async def test_is_accepted_after_the_lease_ended_while_no_other_worker_has_the_job(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(engine)
@@ -98,16 +98,18 @@ class TestTheRetryPolicy:
         assert job.next_try_at is not None
         return (job.next_try_at - job.submitted_at).total_seconds()
 
-    async def test_of_the_queue_decides(self, engine: Engine) -> None:
+    async def test_of_the_queue_decides_by_default(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(retry=Fixed(minutes(2))))
         assert await self.due_in(engine, await leased(engine)) == 120
 
-    async def test_of_the_job_comes_before_that_of_the_queue(self, engine: Engine) -> None:
+    async def test_of_the_job_takes_precedence_over_that_of_the_queue(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(retry=Fixed(minutes(2))))
         await engine.submit(REVIEWS, b"", retry=Fixed(seconds(7)))
         assert await self.due_in(engine, await claim_one(engine)) == 7
 
-    async def test_is_overruled_by_a_delay(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_is_overruled_by_an_explicit_delay(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(retry=Fixed(minutes(2))))
         lease = await leased(engine)
         await engine.fail(lease, "503", delay=seconds(3))
@@ -129,11 +131,13 @@ class TestTheRetryPolicy:
             clock.advance(due - clock.now)
         assert waits == [1, 3, 9]
 
-    async def test_never_means_dead_at_the_first_failure(self, engine: Engine) -> None:
+    async def test_never_makes_a_job_dead_at_its_first_failure(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(retry=Never()))
         assert await engine.fail(await leased(engine), "503") is State.DEAD
 
-    async def test_ends_with_the_last_of_a_list(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_with_a_list_of_waits_ends_with_its_last(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(retry=Listed((seconds(1),))))
         assert await engine.fail(await leased(engine), "503") is State.DELAYED
         clock.advance(seconds(1))
@@ -141,7 +145,7 @@ class TestTheRetryPolicy:
 
 
 class TestBurying:
-    async def test_ends_the_job_whatever_attempts_are_left(self, engine: Engine) -> None:
+    async def test_ends_the_job_however_many_attempts_are_left(self, engine: Engine) -> None:
         lease = await leased(engine)
         assert await engine.bury(lease, "not a picture") is State.DEAD
         job = await engine.inspect.job(lease.job)
@@ -154,7 +158,7 @@ class TestBurying:
 
 
 class TestTheReason:
-    async def test_is_cut_to_what_a_record_keeps(self, engine: Engine) -> None:
+    async def test_is_truncated_to_what_a_record_keeps(self, engine: Engine) -> None:
         """An error text of any length is a valid reason."""
         lease = await leased(engine)
         await engine.bury(lease, "ß" * 100_000)
@@ -164,7 +168,7 @@ class TestTheReason:
         assert reason.endswith("ß…")
         assert len(reason.encode()) <= LARGEST_REASON
 
-    async def test_may_contain_what_is_no_text(self, engine: Engine) -> None:
+    async def test_may_contain_bytes_that_are_not_text(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.bury(lease, "lone \udcff surrogate\n\x00")
         assert (await engine.inspect.job(lease.job)).reason == "lone \\udcff surrogate\n\x00"
@@ -190,15 +194,15 @@ class TestFailingIsRefused:
             assert refusal.value.current == current.token
         assert deployment.dump() == before
 
-    async def test_the_second_time(self, engine: Engine) -> None:
-        """The attempt has ended: the lease is no longer there to be ended again."""
+    async def test_for_an_attempt_that_was_failed_already(self, engine: Engine) -> None:
+        """The attempt has ended, so there is no lease to end."""
         lease = await leased(engine)
         await engine.fail(lease, "503", delay=seconds(5))
         with pytest.raises(LeaseLost) as refusal:
             await engine.fail(lease, "503", delay=seconds(9))
         assert refusal.value.state == "delayed"
 
-    async def test_for_a_job_that_has_ended(self, engine: Engine) -> None:
+    async def test_for_an_ended_job(self, engine: Engine) -> None:
         gone = await leased(engine, "gone")
         await engine.complete(gone)
         with pytest.raises(JobNotFound):
@@ -208,7 +212,7 @@ class TestFailingIsRefused:
         with pytest.raises(JobDead):
             await engine.fail(dead, "late")
 
-    async def test_for_a_job_that_is_done(self, engine: Engine) -> None:
+    async def test_for_a_done_job(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease = await leased(engine)
         await engine.complete(lease)
@@ -216,7 +220,7 @@ class TestFailingIsRefused:
             await engine.fail(lease, "late")
 
 
-class TestTheLastFailures:
+class TestTheLastFailedAttempts:
     async def failed(self, engine: Engine, *reasons: str, with_tracebacks: bool = False) -> JobInfo:
         job = await leased(engine)
         await engine.release(job)
@@ -235,7 +239,7 @@ class TestTheLastFailures:
             (clock.now, "w0", "one"), (clock.now, "w1", "two"),
         ]  # fmt: skip
 
-    async def test_are_five_of_200_bytes_each(self, engine: Engine) -> None:
+    async def test_are_at_most_five_of_200_bytes_each(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=20))
         job = await self.failed(engine, *(f"{n} " + "ß" * 500 for n in range(8)))
         assert [failure.worker for failure in job.failures] == ["w3", "w4", "w5", "w6", "w7"]
@@ -243,7 +247,7 @@ class TestTheLastFailures:
         assert job.reason is not None
         assert len(job.reason) > 500
 
-    async def test_are_those_of_silent_workers_too_and_outlive_death_and_retry(
+    async def test_include_expired_leases_and_outlive_death_and_retry(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(engine)
@@ -262,10 +266,10 @@ class TestTheLastFailures:
         kept = [failure.traceback for failure in job.failures]
         assert kept == ["", "frames of b", "frames of c", "frames of d"]
 
-    async def test_keep_their_tracebacks_apart_though_no_time_passes(
+    async def test_keep_their_own_tracebacks_in_the_same_millisecond(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """One worker is silent between two that fail."""
+        """One lease expires between two failed attempts."""
         await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=20))
         lease = await leased(engine)
         await engine.fail(lease, "a", delay=ZERO, traceback="frames of a")
@@ -282,7 +286,7 @@ class TestTheLastFailures:
         assert failure.traceback.endswith("ßthe error")
         assert len(failure.traceback.encode()) in {LARGEST_TRACEBACK - 1, LARGEST_TRACEBACK}
 
-    async def test_have_no_tracebacks_in_lists(self, engine: Engine) -> None:
+    async def test_have_no_tracebacks_in_lists_of_jobs(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.bury(lease, "no good", traceback="frames")
         [listed] = (await engine.inspect.list(REVIEWS, State.DEAD)).jobs
@@ -290,13 +294,13 @@ class TestTheLastFailures:
             ("no good", "")
         ]
 
-    async def test_refuse_a_traceback_that_is_no_text(self, engine: Engine) -> None:
+    async def test_refuse_a_traceback_that_is_not_text(self, engine: Engine) -> None:
         lease = await leased(engine)
         with pytest.raises(InvalidOption):
             await engine.fail(lease, "no good", traceback=cast("Any", b"frames"))
         assert await engine.inspect.state(lease.job) is State.LEASED
 
-    async def test_of_a_job_that_never_failed_are_none(self, engine: Engine) -> None:
+    async def test_of_a_job_that_never_failed_are_empty(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.release(lease)
         assert (await engine.inspect.job(lease.job)).failures == ()

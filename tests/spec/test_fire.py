@@ -1,4 +1,4 @@
-"""fire: take in the jobs of a schedule's next firings, once, whoever comes first."""
+"""fire: submit the jobs of a schedule's next firings, once, whichever process is first."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ NIGHTLY = "nightly"
 
 
 async def planted(engine: Engine, clock: ManualClock, name: str = NIGHTLY) -> datetime:
-    """A schedule that was first seen now; an hour passes."""
+    """A schedule that was first seen now; then an hour passes."""
     first = clock.now
     await engine.schedules.fire_due(REVIEWS, name, [], after=None, upto=first, about="0 3 * * *")
     clock.advance(hours(1))
@@ -45,8 +45,8 @@ def jobs(*ids: str) -> list[NewJob]:
     return [new_job(b"", id=id) for id in ids]
 
 
-class TestRecurringWork:
-    async def test_is_not_there_at_first(self, engine: Engine, clock: ManualClock) -> None:
+class TestADeclaredSchedule:
+    async def test_does_not_exist_at_first(self, engine: Engine, clock: ManualClock) -> None:
         assert await engine.schedules.of(REVIEWS) == QueueSchedules(clock.now, {})
 
     async def test_begins_where_it_was_first_seen(self, engine: Engine, clock: ManualClock) -> None:
@@ -56,14 +56,16 @@ class TestRecurringWork:
         assert known == QueueSchedules(clock.now, {NIGHTLY: seen})
         assert (await engine.inspect.counts(REVIEWS)).ready == 0
 
-    async def test_begins_once(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_begins_only_once(self, engine: Engine, clock: ManualClock) -> None:
         first = await planted(engine, clock)
         with pytest.raises(FiringTaken) as refusal:
             await engine.schedules.fire_due(REVIEWS, NIGHTLY, [], after=None, upto=clock.now)
         assert refusal.value.last == first
         assert await last_of(engine) == first
 
-    async def test_is_known_by_queue_and_name(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_is_identified_by_queue_and_name(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await planted(engine, clock)
         await engine.schedules.fire_due(REVIEWS, "other", [], after=None, upto=clock.now)
         await engine.schedules.fire_due("reports", NIGHTLY, [], after=None, upto=clock.now)
@@ -78,14 +80,16 @@ class TestRecurringWork:
         await engine.schedules.fire_due(REVIEWS, name, jobs("a"), after=first, upto=clock.now)
         assert await last_of(engine, name) == clock.now
 
-    async def test_tells_the_servers_time_not_the_callers(self, deployment: Deployment) -> None:
+    async def test_goes_by_the_clock_of_redis_not_of_the_caller(
+        self, deployment: Deployment
+    ) -> None:
         async with Engine(deployment.url) as engine:
             before = deployment.time()
             assert (await engine.schedules.of(REVIEWS)).now >= before
 
 
 class TestFiring:
-    async def test_takes_the_jobs_in_and_moves_the_last_firing(
+    async def test_submits_the_jobs_and_advances_the_last_firing(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         first = await planted(engine, clock)
@@ -101,7 +105,7 @@ class TestFiring:
     async def test_happens_once(
         self, engine: Engine, other_engine: Engine, clock: ManualClock
     ) -> None:
-        """Whoever comes second is told what the last firing is, and changes nothing."""
+        """The second process learns what the last firing is, and changes nothing."""
         first = await planted(engine, clock)
         await engine.schedules.fire_due(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=clock.now)
         with pytest.raises(FiringTaken) as refusal:
@@ -114,7 +118,9 @@ class TestFiring:
     async def test_happens_once_in_a_race(
         self, engine: Engine, other_engine: Engine, clock: ManualClock
     ) -> None:
-        """The jobs' ids differ, so that only the comparison can tell."""
+        """The ids of the jobs differ, so only the comparison of last firings prevents a
+        second one.
+        """
         last = await planted(engine, clock)
         for firing in range(20):
             upto = last + seconds(1)
@@ -131,7 +137,7 @@ class TestFiring:
             last = upto
         assert (await engine.inspect.counts(REVIEWS)).ready == 20
 
-    async def test_of_work_that_was_never_seen_is_refused(
+    async def test_a_schedule_that_was_never_seen_is_refused(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         with pytest.raises(FiringTaken) as refusal:
@@ -141,7 +147,7 @@ class TestFiring:
         assert refusal.value.last is None
         assert await claim(engine) == []
 
-    async def test_tells_instants_apart_that_differ_by_a_millisecond(
+    async def test_distinguishes_instants_a_millisecond_apart(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         first = await planted(engine, clock)
@@ -161,9 +167,7 @@ class TestFiring:
         clock.advance(milliseconds(1))
         await engine.schedules.fire_due(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=upto)
 
-    async def test_without_jobs_passes_firings_over(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
+    async def test_without_jobs_skips_firings(self, engine: Engine, clock: ManualClock) -> None:
         first = await planted(engine, clock)
         assert (
             await engine.schedules.fire_due(REVIEWS, NIGHTLY, [], after=first, upto=clock.now) == []
@@ -171,10 +175,10 @@ class TestFiring:
         assert await last_of(engine) == clock.now
         assert (await engine.inspect.counts(REVIEWS)).totals["submitted"] == 0
 
-    async def test_takes_a_job_that_exists_as_taken_in(
+    async def test_counts_an_existing_job_as_submitted(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """The id names the firing: whatever became of the memory of it, it is one job."""
+        """The job id names the firing: it is one job, even after its id is forgotten."""
         first = await planted(engine, clock)
         await engine.submit(REVIEWS, b"", id="a")
         [answer] = await engine.schedules.fire_due(
@@ -191,7 +195,7 @@ class TestFiring:
         assert (lease.payload, lease.priority, lease.lane) == (b"x", 9, "octo")
         assert lease.headers == {"scheduled": "now"}
 
-    async def test_wakes_a_worker_that_waits(self, deployment: Deployment) -> None:
+    async def test_wakes_a_waiting_worker(self, deployment: Deployment) -> None:
         async with Engine(deployment.url) as engine:
             waiting = asyncio.create_task(
                 engine.claim(REVIEWS, worker="anna", lease=seconds(30), wait=seconds(60))
@@ -202,9 +206,9 @@ class TestFiring:
                 assert ids_of(await waiting) == ["a"]
 
 
-class TestAFiringThatFindsNoRoom:
+class TestAFiringWithoutRoomInItsQueue:
     async def test_stays_due(self, engine: Engine, clock: ManualClock) -> None:
-        """All of its jobs or none: what is refused now is tried again, not lost."""
+        """All jobs are submitted, or none: a refused firing is tried again, not lost."""
         await engine.queues.configure(REVIEWS, QueueOptions(max_length=2))
         first = await planted(engine, clock)
         with pytest.raises(QueueFull):
@@ -217,7 +221,7 @@ class TestAFiringThatFindsNoRoom:
             REVIEWS, NIGHTLY, jobs("a", "b"), after=first, upto=clock.now
         )
 
-    async def test_needs_none_for_a_job_that_exists(
+    async def test_needs_no_room_for_a_job_that_exists(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_length=1))
@@ -227,7 +231,7 @@ class TestAFiringThatFindsNoRoom:
         assert await last_of(engine) == clock.now
 
 
-class TestDeletingADeclaredSchedule:
+class TestForgettingADeclaredSchedule:
     async def test_leaves_nothing_behind(
         self, engine: Engine, clock: ManualClock, deployment: Deployment
     ) -> None:
@@ -241,7 +245,9 @@ class TestDeletingADeclaredSchedule:
             "towpath:queues",
         }
 
-    async def test_leaves_its_jobs_and_other_work(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_keeps_its_jobs_and_other_schedules(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         first = await planted(engine, clock)
         await engine.schedules.fire_due(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=clock.now)
         await planted(engine, clock, "other")
@@ -249,14 +255,16 @@ class TestDeletingADeclaredSchedule:
         assert set((await engine.schedules.of(REVIEWS)).last) == {"other"}
         assert await run_all(engine) == ["a"]
 
-    async def test_that_is_not_known_is_refused(self, engine: Engine) -> None:
+    async def test_that_does_not_exist_is_refused(self, engine: Engine) -> None:
         with pytest.raises(ScheduleNotFound, match=NIGHTLY):
             await engine.schedules.delete_declared(REVIEWS, NIGHTLY)
 
     async def test_by_the_release_before_is_not_done_again(
         self, engine: Engine, clock: ManualClock, deployment: Deployment
     ) -> None:
-        """It had other words for the script and for the answer: the call is still the same."""
+        """That release had other names for the script and for the answer; the repeat is recognised
+        all the same.
+        """
         await planted(engine, clock)
         key = f"{{{REVIEWS}}}:call:client-7"
         deployment.ask("SET", key, b"1 forget \xa9forgotten")
@@ -265,7 +273,7 @@ class TestDeletingADeclaredSchedule:
         await engine.schedules.delete_declared(REVIEWS, NIGHTLY, call=Call("client-7", 2))
         assert str(deployment.ask("GET", key)).startswith("b'2 forget ")
 
-    async def test_lets_it_begin_anew(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_lets_it_start_anew(self, engine: Engine, clock: ManualClock) -> None:
         await planted(engine, clock)
         await engine.schedules.delete_declared(REVIEWS, NIGHTLY)
         assert await planted(engine, clock) == await last_of(engine)

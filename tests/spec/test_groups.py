@@ -1,4 +1,4 @@
-"""Dead jobs by their errors: counted when they die, however they come and go."""
+"""Error groups: dead jobs are counted by their errors, however they die and leave."""
 
 from collections.abc import AsyncIterator
 
@@ -30,7 +30,7 @@ async def counted(engine: Engine) -> dict[str, int]:
     return {group.error: group.count for group in found.groups}
 
 
-class TestTheErrorOfAJob:
+class TestTheErrorOfADeadJob:
     @pytest.mark.parametrize(
         ("reason", "error"),
         [
@@ -52,12 +52,12 @@ class TestTheErrorOfAJob:
         await die(engine, "a", reason)
         assert await counted(engine) == {error: 1}
 
-    async def test_is_cut_where_it_is_long(self, engine: Engine) -> None:
+    async def test_is_truncated_if_it_is_long(self, engine: Engine) -> None:
         await die(engine, "a", "ä" * 400)
         [error] = await counted(engine)
         assert error == "ä" * 60
 
-    async def test_of_a_lease_that_ended_names_no_worker(
+    async def test_of_an_expired_lease_names_no_worker(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=1))
@@ -71,8 +71,8 @@ class TestTheErrorOfAJob:
         }
 
 
-class TestAGroup:
-    async def test_tells_how_many_and_when_the_largest_first(
+class TestAnErrorGroup:
+    async def test_has_its_count_and_times_and_the_largest_is_first(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         for n, reason in enumerate(["rare", "late by 1s", "late by 2s", "late by 3s"]):
@@ -95,7 +95,7 @@ class TestAGroup:
         assert [job.id for job in first.jobs + rest.jobs] == ["0", "2", "4"]
         assert (await engine.inspect.list(REVIEWS, State.DEAD, group="nobody")).jobs == []
 
-    async def test_of_what_is_not_dead_is_refused(self, engine: Engine) -> None:
+    async def test_of_jobs_that_are_not_dead_is_refused(self, engine: Engine) -> None:
         with pytest.raises(InvalidOption) as refusal:
             await engine.inspect.list(REVIEWS, State.READY, group="abc")
         assert (refusal.value.option, refusal.value.value) == ("group", "abc")
@@ -103,7 +103,7 @@ class TestAGroup:
             await engine.inspect.list(REVIEWS, State.DEAD, group="a\nb")
 
 
-class TestAJobLeavesItsGroup:
+class TestAJobLeavesItsErrorGroup:
     @pytest.fixture(autouse=True)
     async def three_dead(self, engine: Engine) -> None:
         await engine.queues.configure(
@@ -116,7 +116,7 @@ class TestAJobLeavesItsGroup:
         await engine.retry(job_ref(REVIEWS, "a"))
         assert await counted(engine) == {"late": 1, "rare": 1}
 
-    async def test_and_is_in_another_when_it_dies_of_something_else(self, engine: Engine) -> None:
+    async def test_and_joins_another_when_it_dies_of_another_error(self, engine: Engine) -> None:
         await engine.retry(job_ref(REVIEWS, "a"))
         await engine.fail(await claim_one(engine), "rare")
         assert await counted(engine) == {"late": 1, "rare": 2}
@@ -134,7 +134,9 @@ class TestAJobLeavesItsGroup:
         await engine.queues.trim(REVIEWS)
         assert await counted(engine) == {}
 
-    async def test_not_while_it_parks_its_lane(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_but_stays_in_it_while_it_parks_its_lane(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await die(engine, "d", "parked", lane="x")
         clock.advance(days(2))
         await engine.queues.trim(REVIEWS)
@@ -142,7 +144,7 @@ class TestAJobLeavesItsGroup:
         assert (left.error, left.count) == ("parked", 1)
         assert left.first == left.last == clock.now
 
-    async def test_and_the_last_one_leaves_nothing(
+    async def test_which_is_removed_when_the_last_job_leaves(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         for id in ("a", "b", "c"):
@@ -153,27 +155,27 @@ class TestAJobLeavesItsGroup:
 class TestMoreErrorsThanGroups:
     @pytest.fixture
     async def narrow(self, engine_url: str, clock: ManualClock) -> AsyncIterator[Engine]:
-        """Two groups and the rest, instead of a hundred."""
+        """Allows two groups and the rest, instead of a hundred."""
         few = Scripts(lambda _, text: text.replace("ID_LEAST = 100,", "ID_LEAST = 2,"))
         assert few["fail"].source != Scripts()["fail"].source
         async with Engine(engine_url, clock=clock, scripts=few) as engine:
             yield engine
 
-    async def test_are_counted_as_one(self, narrow: Engine) -> None:
+    async def test_are_counted_together_as_one_group(self, narrow: Engine) -> None:
         for id in "abcde":
             await die(narrow, id, f"error {id}")
         assert await counted(narrow) == {"error a": 1, "error b": 1, "": 3}
         groups = (await narrow.inspect.dead_groups(REVIEWS)).groups
         assert groups[0].group == "other"
 
-    async def test_in_one_call_too(self, narrow: Engine) -> None:
+    async def test_are_counted_together_in_one_call_too(self, narrow: Engine) -> None:
         await submit_ids(narrow, *"abcde")
         leases = await claim(narrow, 5)
         for lease in leases:
             await narrow.bury(lease, f"error {lease.id}")
         assert len(await counted(narrow)) == 3
 
-    async def test_have_room_again_when_a_group_is_empty(self, narrow: Engine) -> None:
+    async def test_get_a_group_again_when_one_is_empty(self, narrow: Engine) -> None:
         for id in "abc":
             await die(narrow, id, f"error {id}")
         for id in "ac":
@@ -182,8 +184,8 @@ class TestMoreErrorsThanGroups:
         assert await counted(narrow) == {"error b": 1, "error d": 1}
 
 
-class TestLeftoversOfOtherReleases:
-    async def test_a_job_that_died_before_there_were_groups_is_counted_apart(
+class TestDataOfReleasesWithoutErrorGroups:
+    async def test_a_job_that_died_before_groups_existed_is_counted_apart(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await die(engine, "a", "old")
@@ -193,10 +195,12 @@ class TestLeftoversOfOtherReleases:
         found = await engine.inspect.dead_groups(REVIEWS)
         assert (len(found.groups), found.ungrouped) == (1, 1)
 
-    async def test_a_job_that_was_retried_elsewhere_is_counted_once(
+    async def test_a_job_that_an_older_release_retried_is_counted_once(
         self, engine: Engine, engine_url: str, clock: ManualClock
     ) -> None:
-        """By a release that knows no groups: it leaves the entry, and the record names it."""
+        """That release knows no groups: it leaves the entry of the group, and the record still
+        names it.
+        """
         older = Scripts(lambda _, text: text.replace("if job.group then plan_group(job) end", ""))
         await die(engine, "a", "first")
         async with Engine(engine_url, clock=clock, scripts=older) as other:
@@ -204,7 +208,7 @@ class TestLeftoversOfOtherReleases:
         await engine.bury(await claim_one(engine), "second")
         assert await counted(engine) == {"second": 1}
 
-    async def test_what_is_left_of_a_group_goes_when_no_job_is_dead(
+    async def test_leftovers_of_a_group_are_removed_when_no_job_is_dead(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await die(engine, "a", "here")
@@ -214,7 +218,7 @@ class TestLeftoversOfOtherReleases:
         await engine.delete(job_ref(REVIEWS, "a"))
         assert not [name for name in deployment.key_names() if "group" in name]
 
-    async def test_removing_a_queue_leaves_nothing(
+    async def test_deleting_a_queue_removes_its_groups(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         tag = f"{{{REVIEWS}}}"
@@ -227,7 +231,7 @@ class TestLeftoversOfOtherReleases:
 
 
 async def test_many_jobs_that_die_in_one_call_are_counted(engine: Engine) -> None:
-    """Their records are written at once, and their groups too."""
+    """Their records are written with one command, and so are their groups."""
     await engine.submit_many(REVIEWS, [new_job(b"", id=str(n)) for n in range(20)])
     leases = await claim(engine, 20)
     for lease in leases:

@@ -1,4 +1,4 @@
-"""Headers: what travels beside the payload, unread by the engine."""
+"""Headers travel beside the payload; the engine does not read them."""
 
 import pytest
 
@@ -17,7 +17,7 @@ HEADERS = {"traceparent": "00-0af7-b7ad-01", "handler": "größe"}
 
 
 class TestHeaders:
-    async def test_reach_the_worker_and_those_who_look(self, engine: Engine) -> None:
+    async def test_are_shown_to_the_worker_and_to_readers(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         job = (await engine.submit(REVIEWS, b"x", headers=HEADERS)).job
         lease = await claim_one(engine)
@@ -25,12 +25,14 @@ class TestHeaders:
         await engine.complete(lease)
         assert (await engine.inspect.job(job)).headers == HEADERS
 
-    async def test_are_empty_for_a_plain_job(self, engine: Engine) -> None:
+    async def test_are_empty_by_default(self, engine: Engine) -> None:
         job = (await engine.submit(REVIEWS, b"x")).job
         assert (await claim_one(engine)).headers == {}
         assert (await engine.inspect.job(job)).headers == {}
 
-    async def test_stay_over_a_failed_attempt(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_are_kept_after_a_failed_attempt(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.submit(REVIEWS, b"x", headers=HEADERS)
         await engine.fail(await claim_one(engine), "no", delay=seconds(1))
         clock.advance(seconds(1))
@@ -40,33 +42,33 @@ class TestHeaders:
         "headers",
         [{"Upper": "x"}, {"": "x"}, {"a b": "x"}, {"a": 1}, {1: "a"}, ["a"], {"a": "x" * 5000}],
     )
-    async def test_that_cant_be_right_are_refused(self, engine: Engine, headers: object) -> None:
+    async def test_that_are_invalid_are_refused(self, engine: Engine, headers: object) -> None:
         with pytest.raises(InvalidOption):
             await engine.submit(REVIEWS, b"x", headers=headers)  # pyright: ignore[reportArgumentType] -- the point
 
 
-class TestExchanging:
-    async def test_tells_what_it_left_behind(self, engine: Engine) -> None:
+class TestAnExchange:
+    async def test_tells_how_many_jobs_it_left_ready(self, engine: Engine) -> None:
         for _ in range(3):
             await engine.submit(REVIEWS, b"x")
         got = await engine.exchange(REVIEWS, [], worker="w", lease=LEASE, count=2)
         assert (len(got.leases), got.left) == (2, 1)
 
-    async def test_tells_when_to_look_again(self, engine: Engine) -> None:
+    async def test_tells_when_the_next_job_falls_due(self, engine: Engine) -> None:
         await engine.submit(REVIEWS, b"x", delay=seconds(2))
         got = await engine.exchange(REVIEWS, [], worker="w", lease=LEASE, count=1)
         assert got.due_in == seconds(2)
 
-    async def test_of_an_empty_queue_names_no_time(self, engine: Engine) -> None:
+    async def test_on_an_empty_queue_names_no_due_time(self, engine: Engine) -> None:
         got = await engine.exchange(REVIEWS, [], worker="w", lease=LEASE, count=1)
         assert (got.left, got.due_in) == (0, None)
 
 
 class TestAFieldThatOnlyANewerReleaseKnows:
-    async def test_stays_with_the_job_whatever_is_done_to_it(
+    async def test_stays_with_the_job_through_every_verb(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
-        """Its workers may be of both releases, side by side."""
+        """Workers of both releases may run side by side."""
         newer = NewJob(JobId("a"), b"x", {"tier": 7, "priority": 90})
         await engine.submit_many(REVIEWS, [newer])
         await engine.fail(await claim_one(engine), "no", delay=seconds(1))

@@ -1,5 +1,6 @@
-"""History: the first call of a minute that changes a queue keeps how it stood; minutes for a day,
-hours for a month."""
+"""The history of a queue: the first change in a minute stores the queue's numbers. Minutes are kept
+for a day, hours for a month.
+"""
 
 import struct
 from datetime import UTC, datetime
@@ -33,8 +34,8 @@ async def last(engine: Engine, n: int, *names: str) -> list[list[int]]:
     return [getattr(found, name)[-n:] for name in names]
 
 
-class TestAMinute:
-    async def test_has_what_was_counted_in_it(self, engine: Engine, clock: ManualClock) -> None:
+class TestAMinuteOfTheHistory:
+    async def test_counts_what_happened_in_it(self, engine: Engine, clock: ManualClock) -> None:
         await submit_ids(engine, "a", "b", "c")
         clock.advance(minutes(1))
         await engine.complete(await claim_one(engine))
@@ -44,7 +45,7 @@ class TestAMinute:
         columns = await last(engine, 5, "submitted", "completed", "failed", "died")
         assert columns == [[0, 3, 0, 0, 1], [0, 0, 1, 0, 0], [0, 0, 1, 0, 0], [0, 0, 1, 0, 0]]
 
-    async def test_has_how_many_were_where_when_it_began(
+    async def test_has_the_number_of_jobs_in_each_state_at_its_beginning(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.submit(REVIEWS, b"", delay=hours(5))
@@ -101,7 +102,7 @@ class TestAMinute:
                 await engine.submit(REVIEWS, b"", delay=minutes(1))
         assert row_bytes(deployment, clock) == rows + 41
 
-    async def test_is_not_begun_by_a_refusal_or_a_look(
+    async def test_is_not_begun_by_a_refusal_or_a_read(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         await submit_ids(engine, "a")
@@ -126,13 +127,13 @@ class TestAMinute:
 
 
 def row_bytes(deployment: Deployment, clock: ManualClock) -> int:
-    """Of the minutes of this hour."""
+    """The stored bytes of the minutes of this hour."""
     found = deployment.ask("HGET", HISTORY, f"m{int(clock.stamp()) // 3_600_000}")
     return len(found) if isinstance(found, bytes) else 0
 
 
 class TestTheHistory:
-    async def test_of_more_than_a_day_is_by_the_hour(
+    async def test_of_more_than_a_day_has_a_row_per_hour(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         for _ in range(3):
@@ -149,11 +150,11 @@ class TestTheHistory:
         assert found.oldest == [None] * 60
 
     @pytest.mark.parametrize("span", [seconds(59), days(30) + milliseconds(1)])
-    async def test_of_another_span_is_refused(self, engine: Engine, span: Duration) -> None:
+    async def test_of_an_unsupported_span_is_refused(self, engine: Engine, span: Duration) -> None:
         with pytest.raises(InvalidOption):
             await engine.inspect.history(REVIEWS, last=span)
 
-    async def test_forgets_what_is_old(
+    async def test_forgets_minutes_after_a_day_and_hours_after_a_month(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         for _ in range(80):
@@ -166,7 +167,7 @@ class TestTheHistory:
     async def test_is_at_most_100_kib(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
-        """Full: every minute of a day and every hour of a month has its row."""
+        """It is full: every minute of a day and every hour of a month has its row."""
         await engine.submit(REVIEWS, b"")
         hour, day = int(clock.stamp()) // 3_600_000, int(clock.stamp()) // 86_400_000
         row = struct.pack("<B10I", 0, *range(10))
@@ -189,7 +190,7 @@ class TestTheHistory:
             await back.submit(REVIEWS, b"", delay=hours(1))
             assert (await back.inspect.history(REVIEWS)).submitted[-1] == 1
 
-    async def test_begins_again_where_totals_were_lost(
+    async def test_starts_again_where_the_totals_were_lost(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         await submit_ids(engine, "a", "b", "c")
@@ -200,7 +201,7 @@ class TestTheHistory:
         await submit_ids(engine, "e")
         assert await last(engine, 3, "submitted") == [[3, 1, 1]]
 
-    async def test_stops_no_work_where_its_key_has_another_type(
+    async def test_with_a_key_of_another_type_stops_no_work(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         await engine.submit(REVIEWS, b"")
@@ -210,10 +211,10 @@ class TestTheHistory:
         await engine.complete(await claim_one(engine))
         assert (await engine.inspect.counts(REVIEWS)).totals["completed"] == 1
 
-    async def test_stops_no_work_where_a_key_it_counts_has_another_type(
+    async def test_stops_no_work_if_a_key_that_it_counts_has_another_type(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
-        """That minute has no row; nobody's job needs the key."""
+        """That minute has no row; no job needs the key."""
         await engine.submit(REVIEWS, b"")
         deployment.ask("SET", f"{{{REVIEWS}}}:waiting", "of somebody else")
         clock.advance(minutes(1))
@@ -221,7 +222,7 @@ class TestTheHistory:
         await engine.complete(await claim_one(engine))
         assert row_bytes(deployment, clock) == 41
 
-    async def test_goes_with_its_queue(self, engine: Engine, deployment: Deployment) -> None:
+    async def test_is_deleted_with_its_queue(self, engine: Engine, deployment: Deployment) -> None:
         await engine.submit(REVIEWS, b"")
         await engine.complete(await claim_one(engine))
         assert await engine.queues.delete(REVIEWS)
@@ -254,15 +255,15 @@ async def test_history_is_kept_of_a_bounded_number_of_queues(
     assert (await engine.inspect.counts("three")).totals["completed"] == 1
 
 
-def test_columns_of_a_history_are_as_long_as_each_other() -> None:
+def test_all_columns_of_a_history_have_the_same_length() -> None:
     names = [name for name in History.__struct_fields__ if name not in ("begins", "step")]
     assert len(names) == 10
 
 
-async def test_a_job_that_was_there_before_is_counted_from_its_first_change(
+async def test_a_job_of_an_older_release_is_counted_from_its_first_change(
     engine: Engine, deployment: Deployment, clock: ManualClock
 ) -> None:
-    """A store that an older release has written has no row yet."""
+    """Data of an older release has no row yet."""
     await submit_ids(engine, "a", "b")
     deployment.ask("UNLINK", HISTORY)
     set_numbers(deployment.ask, f"{{{REVIEWS}}}:meta", minute=0)

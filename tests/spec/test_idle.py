@@ -1,4 +1,4 @@
-"""An idle process sends at most one command per 5 s and connection: measured on a real clock."""
+"""An idle process sends at most one command per 5 s and connection, measured on a real clock."""
 
 import asyncio
 import re
@@ -21,14 +21,16 @@ _GREETING = "CLIENT"
 
 @pytest.fixture
 def tcp_server() -> Iterator[EmbeddedServer]:
-    """On a port, where the server can tell connections apart."""
+    """A server on a port, where it can tell connections apart."""
     with EmbeddedServer(listen=Listen.PORT) as server:
         yield server
 
 
 @asynccontextmanager
 async def commands(server: EmbeddedServer) -> AsyncGenerator[AsyncIterator[re.Match[str]]]:
-    """What clients send from now on, as the server sees it: when, which connection, what."""
+    """The commands that clients send from now on, as Redis sees them: when, which connection,
+    what.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(b"MONITOR\r\n")
     assert await reader.readline() == b"+OK\r\n"
@@ -70,6 +72,6 @@ async def test_an_idle_process_sends_one_command_per_five_seconds_and_connection
         # A claim, a blocking read for work, and one for events.
         return len(last) <= 3 and min(pauses.values()) >= 4.9
 
-    # A busy server is connected to anew if it was silent for seconds, but not every time.
+    # After seconds of silence a busy Redis may be connected to anew, but not every time.
     async with asyncio.timeout(HANGS):
         await eventually_async(sends_few)

@@ -1,4 +1,4 @@
-"""Ids of ours: unique, sorted by age; names: checked in one place."""
+"""Ids that Towpath makes are unique and sorted by age; names are checked in one place."""
 
 import subprocess
 import sys
@@ -24,13 +24,13 @@ if pid:
 """
 
 
-class TestANewId:
-    def test_is_26_characters_without_those_that_look_alike(self) -> None:
+class TestAGeneratedId:
+    def test_is_26_characters_without_lookalikes(self) -> None:
         id = new_job_id()
         assert len(id) == 26
         assert set(id) <= set(ALPHABET)
 
-    def test_is_never_the_same(self) -> None:
+    def test_is_unique(self) -> None:
         ids = [new_job_id() for _ in range(100_000)]
         assert len(set(ids)) == len(ids)
 
@@ -47,7 +47,7 @@ class TestANewId:
             made = made * 32 + ALPHABET.index(character)
         assert before <= made <= wall_ms()
 
-    def test_is_not_shared_by_threads(self) -> None:
+    def test_is_unique_across_threads(self) -> None:
         def make(count: int) -> list[str]:
             return [new_job_id() for _ in range(count)]
 
@@ -55,7 +55,7 @@ class TestANewId:
             ids = [id for lot in threads.map(make, [2000] * 8) for id in lot]
         assert len(set(ids)) == len(ids)
 
-    def test_is_not_shared_with_a_forked_child(self) -> None:
+    def test_is_unique_across_forks(self) -> None:
         told = subprocess.run([sys.executable, "-c", FORKED], check=True, capture_output=True)
         one, two = told.stdout.split()
         assert one != two
@@ -67,17 +67,17 @@ class TestANewId:
 
 class TestNames:
     @pytest.mark.parametrize("name", ["a", "0", "reviews.v2", "a_b-c", "x" * 64])
-    def test_of_queues_are_accepted(self, name: str) -> None:
+    def test_of_queues_that_are_valid_are_accepted(self, name: str) -> None:
         assert queue_name(name) == name
 
     @pytest.mark.parametrize("name", ["", "A", "a b", "{a}", "é", "x" * 65, "a\n", 7, None])
-    def test_that_no_queue_can_have_are_refused(self, name: Any) -> None:
+    def test_of_queues_that_are_invalid_are_refused(self, name: Any) -> None:
         with pytest.raises(InvalidName) as refusal:
             queue_name(name)
         assert refusal.value.kind == "queue"
 
     @pytest.mark.parametrize("check", [job_id, lane_key, worker_name])
-    def test_of_jobs_lanes_and_workers_are_almost_any_text(self, check: Any) -> None:
+    def test_of_jobs_lanes_and_workers_may_be_almost_any_text(self, check: Any) -> None:
         for text in (
             "x",
             "a:b#c/d e",
@@ -90,7 +90,7 @@ class TestNames:
             assert check(text) == text
 
     @pytest.mark.parametrize("check", [job_id, lane_key, worker_name])
-    def test_of_jobs_lanes_and_workers_have_bounds(self, check: Any) -> None:
+    def test_of_jobs_lanes_and_workers_have_limits(self, check: Any) -> None:
         for text in ("", "x" * 513, "ß" * 257, "a\tb", "\x00", "\x9f", "\u2029", "\ud800", 7, b"x"):
             with pytest.raises(InvalidName):
                 check(text)

@@ -1,4 +1,6 @@
-"""Introducing a queue: whoever brings it says its options, unless somebody chose others."""
+"""Introducing a queue: its options are set unless somebody chose others, and held leases are
+remembered.
+"""
 
 import asyncio
 
@@ -17,10 +19,12 @@ class TestIntroducing:
         assert await engine.queues.introduce(REVIEWS, BROUGHT) == BROUGHT
         assert await engine.queues.options(REVIEWS) == BROUGHT
 
-    async def test_leaves_options_that_were_chosen(
+    async def test_keeps_options_that_were_chosen(
         self, engine: Engine, other_engine: Engine
     ) -> None:
-        """Option by option: of what nobody chose, what is brought is in force."""
+        """Each option is treated by itself: where nobody chose a value, the introduced one takes
+        effect.
+        """
         await other_engine.queues.configure(REVIEWS, CHOSEN)
         both = QueueOptions(keep=hours(2), max_attempts=3, events_most=100)
         assert await engine.queues.introduce(REVIEWS, BROUGHT) == both
@@ -29,19 +33,19 @@ class TestIntroducing:
     async def test_replaces_options_that_are_still_the_defaults(
         self, engine: Engine, other_engine: Engine
     ) -> None:
-        """Somebody used the queue before whoever brings it came."""
+        """Another program used the queue before the one that introduces it."""
         await submit_ids(other_engine, "a")
         assert await engine.queues.introduce(REVIEWS, BROUGHT) == BROUGHT
         assert await other_engine.queues.options(REVIEWS) == BROUGHT
 
-    async def test_happens_once(self, engine: Engine, other_engine: Engine) -> None:
-        """What an operator changes later stays."""
+    async def test_takes_effect_once(self, engine: Engine, other_engine: Engine) -> None:
+        """Later changes by an operator stay."""
         await engine.queues.introduce(REVIEWS, BROUGHT)
         await other_engine.queues.reconfigure(REVIEWS, QueueOptions())
         await engine.queues.introduce(REVIEWS, BROUGHT)
         assert await engine.queues.options(REVIEWS) == QueueOptions()
 
-    async def test_may_happen_in_many_places_at_once(
+    async def test_may_happen_in_many_processes_at_once(
         self, engine: Engine, other_engine: Engine
     ) -> None:
         calls = [each.queues.introduce(REVIEWS, BROUGHT) for each in (engine, other_engine) * 10]
@@ -69,11 +73,12 @@ class TestHeldLeases:
             await submit_ids(engine, f"job{n}")
             [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
             held.hold(lease)
-            await engine.complete(lease)  # by somebody else, who told nobody here
+            # settled by another process, of which this engine does not know
+            await engine.complete(lease)
             clock.advance(seconds(30))
         assert len(held) <= 3
 
-    async def test_can_be_named_by_their_token_alone(self, engine: Engine) -> None:
+    async def test_can_be_identified_by_their_token_alone(self, engine: Engine) -> None:
         await submit_ids(engine, "a")
         [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
         named = lease_by_token(lease.job, lease.token, worker="elsewhere")

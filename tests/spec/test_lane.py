@@ -1,4 +1,4 @@
-"""Looking at a lane: its head, and who waits behind it."""
+"""Looking at a lane: its head, and the jobs that wait behind it."""
 
 from tests.spec.jobs import LEASE, REVIEWS, claim_one, submit_ids
 from towpath.clock import ManualClock, seconds
@@ -11,15 +11,15 @@ A = JobId("a")
 
 
 class TestLookingAtALane:
-    async def test_finds_one_that_nobody_used_empty(self, engine: Engine) -> None:
+    async def test_that_was_never_used_finds_it_empty(self, engine: Engine) -> None:
         assert await engine.inspect.lane(REVIEWS, "octo") == Lane(None, None, 0, None)
 
-    async def test_names_the_head_and_counts_those_behind_it(self, engine: Engine) -> None:
+    async def test_names_the_head_and_counts_the_jobs_behind_it(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b", "c", lane="octo")
         await submit_ids(engine, "d", lane="other")
         assert await engine.inspect.lane(REVIEWS, "octo") == Lane(A, State.READY, 2)
 
-    async def test_tells_how_many_come_before_a_job(self, engine: Engine) -> None:
+    async def test_tells_how_many_jobs_come_before_a_job(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b", "c", lane="octo")
         found = {
             id: (await engine.inspect.lane(REVIEWS, "octo", job=id)).before
@@ -27,10 +27,10 @@ class TestLookingAtALane:
         }
         assert found == {"a": None, "b": 0, "c": 1}
 
-    async def test_shows_the_head_leased_only_while_its_lease_lasts(
+    async def test_shows_the_head_as_leased_only_while_its_lease_lasts(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """Nobody has to sweep for that."""
+        """No sweep is needed for that."""
         await submit_ids(engine, "a", lane="octo")
         await claim_one(engine)
         assert (await engine.inspect.lane(REVIEWS, "octo")).head_state is State.LEASED
@@ -43,8 +43,8 @@ class TestLookingAtALane:
         assert await engine.inspect.lane(REVIEWS, "octo") == Lane(A, State.DELAYED, 1)
 
 
-class TestLanesInWhichSomebodyWaits:
-    async def test_are_those_with_a_job_that_nobody_works_on(self, engine: Engine) -> None:
+class TestTheLanesWithWaitingJobs:
+    async def test_are_those_with_a_job_that_no_worker_holds(self, engine: Engine) -> None:
         await submit_ids(engine, "a", lane="busy")
         await submit_ids(engine, "b", "c", lane="busy-and-waiting")
         assert len(await engine.claim(REVIEWS, worker="anna", lease=LEASE, count=2)) == 2
@@ -52,7 +52,7 @@ class TestLanesInWhichSomebodyWaits:
         await submit_ids(engine, "f")
         assert await engine.inspect.lanes_waiting(REVIEWS) == 2
 
-    async def test_count_again_when_a_lease_has_ended(
+    async def test_include_a_lane_whose_lease_has_ended(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit_ids(engine, "a", lane="busy")

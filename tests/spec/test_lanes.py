@@ -1,4 +1,4 @@
-"""Lanes: one at a time, in submission order, retries included; lanes take turns."""
+"""Lanes run one job at a time, in submission order, retries included; lanes take turns."""
 
 import pytest
 
@@ -41,7 +41,7 @@ class TestALane:
             await engine.complete(leases[0])
         assert ran == ["9", "10", "1"]
 
-    async def test_runs_beside_other_lanes_and_jobs_without_one(self, engine: Engine) -> None:
+    async def test_runs_beside_other_lanes_and_jobs_without_a_lane(self, engine: Engine) -> None:
         await submit_ids(engine, "a1", "a2", lane="a")
         await submit_ids(engine, "b1", "b2", lane="b")
         await submit_ids(engine, "free1", "free2")
@@ -54,7 +54,7 @@ class TestALane:
         await submit_ids(engine, "b", lane="octo")
         assert await run_all(engine) == ["b"]
 
-    async def test_knows_only_submission_order_within_itself(self, engine: Engine) -> None:
+    async def test_ignores_the_priority_of_jobs_within_it(self, engine: Engine) -> None:
         await engine.submit(REVIEWS, b"", id="low", lane="octo", priority=LOW)
         await engine.submit(REVIEWS, b"", id="high", lane="octo", priority=HIGH)
         assert await run_all(engine) == ["low", "high"]
@@ -83,28 +83,30 @@ class TestALane:
         clock.advance(seconds(5))
         assert await run_all(engine) == ["tail"]
 
-    async def test_is_served_only_once_a_workers_lease_has_ended(
+    async def test_is_served_again_only_after_a_dead_workers_lease_has_ended(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """A crash keeps the order: the same job comes back first."""
+        """A crash keeps the order: the same job comes first again."""
         await submit_ids(engine, "a", "b", lane="octo")
         await claim_one(engine)
         clock.advance(LEASE)
         assert await run_all(engine) == ["a", "b"]
 
-    async def test_of_another_queue_is_another_lane(self, engine: Engine) -> None:
+    async def test_is_independent_of_a_lane_with_its_name_in_another_queue(
+        self, engine: Engine
+    ) -> None:
         await submit_ids(engine, "a", lane="octo")
         await engine.submit("other", b"", lane="octo")
         await claim_one(engine)
         assert len(await engine.claim("other", worker="anna", lease=LEASE)) == 1
 
-    async def test_is_counted(self, engine: Engine) -> None:
+    async def test_is_counted_while_it_has_open_jobs(self, engine: Engine) -> None:
         await submit_ids(engine, "a1", "a2", lane="a")
         await submit_ids(engine, "b1", lane="b")
         counts = await engine.inspect.counts(REVIEWS)
         assert (counts.lanes, counts.waiting, counts.ready) == (2, 1, 2)
 
-    async def test_goes_on_without_reading_those_behind_the_next_one(
+    async def test_goes_on_without_reading_the_jobs_behind_the_next_one(
         self, server: EmbeddedServer
     ) -> None:
         server.ask("FLUSHALL")
@@ -122,13 +124,13 @@ class TestALane:
 
 
 class TestLanesTakeTurns:
-    async def test_one_busy_lane_starves_no_other(self, engine: Engine) -> None:
+    async def test_so_that_a_busy_lane_starves_no_other(self, engine: Engine) -> None:
         await submit_ids(engine, "a1", "a2", "a3", lane="a")
         await submit_ids(engine, "b1", "b2", lane="b")
         await submit_ids(engine, "c1", lane="c")
         assert await run_all(engine) == ["a1", "b1", "c1", "a2", "b2", "a3"]
 
-    async def test_a_lane_goes_behind_what_is_ready_when_its_head_leaves(
+    async def test_so_that_a_lane_goes_behind_ready_jobs_when_its_head_ends(
         self, engine: Engine
     ) -> None:
         await submit_ids(engine, "a1", "a2", lane="a")
@@ -137,7 +139,7 @@ class TestLanesTakeTurns:
         await engine.complete(head)
         assert ids_of(await claim(engine, 2)) == ["free", "a2"]
 
-    async def test_a_hundred_lanes_each_have_one_in_flight(self, engine: Engine) -> None:
+    async def test_and_a_hundred_lanes_have_one_running_job_each(self, engine: Engine) -> None:
         jobs = [new_job(b"", lane=f"{n % 100}") for n in range(400)]
         await engine.submit_many(REVIEWS, jobs)
         leases = await claim(engine, 400)
@@ -146,7 +148,7 @@ class TestLanesTakeTurns:
 
 
 class TestClaimingFromOneLane:
-    async def test_takes_only_that_lanes_next_job(self, engine: Engine) -> None:
+    async def test_takes_only_the_next_job_of_that_lane(self, engine: Engine) -> None:
         await submit_ids(engine, "free")
         await submit_ids(engine, "a1", "a2", lane="a")
         await submit_ids(engine, "b1", lane="b")
@@ -154,17 +156,19 @@ class TestClaimingFromOneLane:
         assert await claim(engine, 10, lane="a") == []
         assert ids_of(await claim(engine, 10)) == ["free", "b1"]
 
-    async def test_of_a_lane_that_is_not_there_is_empty(self, engine: Engine) -> None:
+    async def test_that_does_not_exist_returns_nothing(self, engine: Engine) -> None:
         await submit_ids(engine, "free")
         assert await claim(engine, lane="nobody") == []
 
-    async def test_whose_head_is_delayed_is_empty(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_whose_head_is_delayed_returns_nothing(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.submit(REVIEWS, b"", id="a", lane="octo", delay=seconds(5))
         assert await claim(engine, lane="octo") == []
         clock.advance(seconds(5))
         assert ids_of(await claim(engine, lane="octo")) == ["a"]
 
-    async def test_takes_a_job_back_whose_lease_has_ended(
+    async def test_takes_its_job_again_when_the_lease_has_ended(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit_ids(engine, "a", lane="octo")
@@ -174,7 +178,7 @@ class TestClaimingFromOneLane:
 
 
 class TestALaneThatBlocks:
-    """The default: the lane waits while its head retries, and goes on when it is dead."""
+    """The default policy: the lane waits while its head is retried, and goes on when it is dead."""
 
     async def test_waits_while_its_head_retries(self, engine: Engine, clock: ManualClock) -> None:
         await submit_ids(engine, "a", "b", lane="octo")
@@ -190,7 +194,7 @@ class TestALaneThatBlocks:
 
 
 class TestALaneThatSkips:
-    """The head retries later, the lane goes on meanwhile, still one at a time."""
+    """The lane goes on while a failed job waits for its next attempt, still one job at a time."""
 
     @pytest.fixture(autouse=True)
     async def skipping(self, engine: Engine) -> None:
@@ -201,7 +205,7 @@ class TestALaneThatSkips:
         await engine.fail(await claim_one(engine), "503", delay=seconds(5))
         assert ids_of(await claim(engine, 10)) == ["b"]
 
-    async def test_takes_the_failed_one_back_at_its_own_place(
+    async def test_runs_the_failed_job_again_at_its_own_place(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit_ids(engine, "a", "b", "c", lane="octo")
@@ -212,7 +216,7 @@ class TestALaneThatSkips:
         await engine.complete(second)
         assert await run_all(engine) == ["a", "c"]
 
-    async def test_runs_a_failed_one_that_comes_back_to_an_empty_lane(
+    async def test_runs_a_failed_job_that_comes_back_to_an_empty_lane(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit_ids(engine, "a", "b", lane="octo")
@@ -237,7 +241,7 @@ class TestALaneThatSkips:
 
 
 class TestALaneThatParks:
-    """A dead head stops the lane until somebody resumes it with retry, drop or delete."""
+    """A dead head stops the lane until it is resumed by retry, drop or delete."""
 
     @pytest.fixture(autouse=True)
     async def parking(self, engine: Engine) -> None:
@@ -263,7 +267,7 @@ class TestALaneThatParks:
         await submit_ids(engine, "b", lane="other")
         assert await run_all(engine) == ["b"]
 
-    async def test_goes_on_past_a_head_that_was_cancelled(self, engine: Engine) -> None:
+    async def test_goes_on_after_a_cancelled_head(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b", lane="octo")
         head = await claim_one(engine)
         await engine.cancel(head.job)
@@ -272,10 +276,10 @@ class TestALaneThatParks:
 
 
 class TestALaneWhoseWorkersDie:
-    """The head is given back at once and stays the head; if every worker dies, it is dead."""
+    """The head is ready again at once and stays the head; after too many deaths it is dead."""
 
     @pytest.mark.parametrize("policy", LanePolicy)
-    async def test_keeps_its_head_until_that_is_dead(
+    async def test_keeps_its_head_until_the_head_is_dead(
         self, engine: Engine, clock: ManualClock, policy: LanePolicy
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(lanes=policy))

@@ -1,4 +1,4 @@
-"""Answers are bounded in bytes: whatever is asked for, it arrives over a slow line too."""
+"""Answers are bounded in bytes, so they arrive over a slow connection too."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ KINDS = pytest.mark.parametrize("more", [None, {"priority": 60}], ids=["plain", 
 
 @pytest.fixture(autouse=True)
 async def large(engine: Engine) -> None:
-    """Jobs may be large, and somebody has claimed just now: plain jobs go the short way."""
+    """Jobs may be large, and the queue was claimed from just now: plain jobs go the short way."""
     await engine.queues.configure(REVIEWS, QueueOptions(max_payload=9 * MEBIBYTE, remember=ZERO))
     await claim(engine)
 
 
 async def submit(engine: Engine, more: Any, *sizes: int) -> list[str]:
-    """One job per size, in MiB; their ids in order."""
+    """Submits one job per size, in MiB; returns their ids in order."""
     jobs = [NewJob(JobId(f"{n}"), bytes(size * MEBIBYTE), more) for n, size in enumerate(sizes)]
     await engine.submit_many(REVIEWS, jobs)
     return [job.id for job in jobs]
@@ -36,7 +36,7 @@ async def submit(engine: Engine, more: Any, *sizes: int) -> list[str]:
 
 class TestAClaim:
     @KINDS
-    async def test_of_large_jobs_gives_those_that_one_answer_carries(
+    async def test_of_large_jobs_returns_as_many_as_one_answer_carries(
         self, engine: Engine, more: Any
     ) -> None:
         ids = await submit(engine, more, 3, 3, 3, 3, 3)
@@ -44,18 +44,18 @@ class TestAClaim:
         assert claimed == [ids[:2], ids[2:4], ids[4:], []]
 
     @KINDS
-    async def test_gives_one_job_at_least(self, engine: Engine, more: Any) -> None:
+    async def test_returns_at_least_one_job(self, engine: Engine, more: Any) -> None:
         ids = await submit(engine, more, 9, 9, 0)
         assert [ids_of(await claim(engine, 3)) for _ in range(3)] == [[id] for id in ids]
 
     @KINDS
-    async def test_of_jobs_that_fit_gives_all(self, engine: Engine, more: Any) -> None:
+    async def test_of_jobs_that_fit_returns_all(self, engine: Engine, more: Any) -> None:
         ids = await submit(engine, more, 0, 0, 4, 0, 4, 0, 0)
         assert ids_of(await claim(engine, 10)) == ids
 
     @KINDS
-    async def test_says_that_there_is_more_at_once(self, engine: Engine, more: Any) -> None:
-        """And leaves it where it was."""
+    async def test_tells_at_once_that_more_jobs_are_ready(self, engine: Engine, more: Any) -> None:
+        """These jobs keep their places."""
         ids = await submit(engine, more, 5, 5, 0)
         first = await engine.exchange(REVIEWS, [], worker="anna", lease=LEASE, count=3)
         assert (ids_of(first.leases), first.left, first.due_in) == (ids[:1], 2, ZERO)
@@ -67,7 +67,7 @@ class TestAClaim:
         assert second.due_in != ZERO
 
     @KINDS
-    async def test_that_is_repeated_gives_the_same(self, engine: Engine, more: Any) -> None:
+    async def test_that_is_repeated_returns_the_same_jobs(self, engine: Engine, more: Any) -> None:
         await submit(engine, more, 5, 5)
         call = Call("client-7", 1)
         first, again = [
@@ -78,10 +78,10 @@ class TestAClaim:
 
 
 class TestSettling:
-    async def test_of_large_results_is_several_calls(
+    async def test_with_large_results_takes_several_calls(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        """What is sent is bounded as well."""
+        """Requests are bounded in bytes as well."""
         await submit(engine, {"keep": 60_000}, 0, 0, 0, 0, 0)
         leases = await claim(engine, 5)
         before = deployment.calls("evalsha", "eval")
@@ -90,8 +90,8 @@ class TestSettling:
         assert deployment.calls("evalsha", "eval") - before >= 3
 
 
-class TestAList:
-    async def test_of_large_records_is_several_pages(self, engine: Engine) -> None:
+class TestAListOfJobs:
+    async def test_with_large_records_takes_several_pages(self, engine: Engine) -> None:
         ids = await submit(engine, None, *[0] * 130)
         for lease in await claim(engine, 130):
             await engine.progress(lease, bytes(64 * 1024))
@@ -107,7 +107,7 @@ class TestTheStreamOfEvents:
     LONG = 500
 
     async def test_is_capped_in_bytes(self, engine: Engine, deployment: Deployment) -> None:
-        """An entry has its limit, and the stream has its number of them."""
+        """Each entry has a limit in bytes, and the stream a limit of entries."""
         await engine.queues.reconfigure(REVIEWS, QueueOptions(events_most=20))
         for batch in range(4):
             jobs = [new_job(b"", id=f"{batch}-{n}".ljust(self.LONG, "x")) for n in range(500)]
@@ -118,7 +118,7 @@ class TestTheStreamOfEvents:
         assert max(sizes) <= 8192 + self.LONG
         assert len(sizes) <= 20 + 100, "XADD trims whole nodes"
 
-    async def test_tells_all_of_a_large_batch_in_order(self, engine: Engine) -> None:
+    async def test_has_all_jobs_of_a_large_batch_in_order(self, engine: Engine) -> None:
         jobs = [new_job(b"", id=f"{n}".ljust(self.LONG, "x")) for n in range(100)]
         await engine.submit_many(REVIEWS, jobs)
         leases = await claim(engine, 100)

@@ -1,4 +1,4 @@
-"""The layout of a queue's data has a number: data with another one is refused, and not changed."""
+"""The data of a queue has a layout number: data with another one is refused and not changed."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -29,7 +29,7 @@ SCRIPTS = Scripts()
 
 @pytest.fixture(params=[OLD, LATER], ids=["of a clone", "of a later version"])
 def foreign(request: pytest.FixtureRequest, deployment: Deployment) -> Deployment:
-    """A queue that another version has made, with a job."""
+    """A queue with a job that a version with another layout has made."""
     whole: bytes = request.param
     version = "0123456789abcdef" if whole == OLD else "2.0123456789abcdef"
     deployment.ask("HSET", META, "whole", whole, "options", b"\0" * 90, "version", version)
@@ -81,12 +81,12 @@ async def test_data_with_another_layout_is_refused_and_not_changed(
 
 @pytest.mark.parametrize("verb", ARGS)
 def test_no_script_works_on_data_with_another_layout(foreign: Deployment, verb: str) -> None:
-    """Whoever calls it. Those that write are told the options of today's layout."""
+    """Writing scripts are called with the options of today's layout."""
     source, before = SCRIPTS[verb].source, foreign.dump()
     version = f"{LAYOUT}.0123456789abcdef"
     words = ("", "channel", "1", pack([]), version, *[""] * 9)
     ask = partial(foreign.ask, "EVAL", source, "2", META, f"{META}:never")
-    if verb == "configure":  # it replaces only the version that its caller has read
+    if verb == "configure":  # the script replaces only the version that its caller has read
         packed = pack({})
         answer = ask("[1,{}]", b"", version, version, "", packed, packed)
         whole, stored, _, _ = items(answer)
@@ -97,13 +97,15 @@ def test_no_script_works_on_data_with_another_layout(foreign: Deployment, verb: 
     assert foreign.dump() == before
 
 
-async def test_it_hides_no_other_queue(engine: Engine, foreign: Deployment) -> None:
+async def test_data_with_another_layout_hides_no_other_queue(
+    engine: Engine, foreign: Deployment
+) -> None:
     await engine.submit("mails", b"1")
     assert list(await engine.queues.list()) == ["mails"]
     assert list(await engine.inspect.counts_of([REVIEWS, "mails"])) == ["mails"]
 
 
-async def test_an_engine_that_knew_the_queue_is_refused_too(
+async def test_an_engine_that_knew_the_queue_before_is_refused_too(
     engine: Engine, deployment: Deployment
 ) -> None:
     """The queue was emptied, and another version was the first to use it again."""
@@ -122,7 +124,7 @@ async def test_an_engine_that_knew_the_queue_is_refused_too(
 
 
 def test_the_version_of_options_begins_with_the_layout() -> None:
-    """So that no script ever works on data of another one: it compares the versions."""
+    """Scripts compare the versions, so none ever works on data of another layout."""
     assert version_of(b"[1,{}]").startswith(f"{LAYOUT}.")
 
 
@@ -130,5 +132,5 @@ def test_the_version_of_options_begins_with_the_layout() -> None:
     ("stored", "layout"),
     [(b"[1,{}]", 1), (b"[12,{}]", 12), (b"{}", None), (b"", None), (b"?", None)],
 )
-def test_a_layout_is_told_by_the_stored_options(stored: bytes, layout: int | None) -> None:
+def test_the_layout_is_read_from_the_stored_options(stored: bytes, layout: int | None) -> None:
     assert layout_of(stored) == layout

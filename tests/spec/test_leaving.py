@@ -1,4 +1,4 @@
-"""Leaving an engine: what is still asked of it fails at once, and says why."""
+"""Calls that are under way when the engine is left, and later ones, fail at once and say why."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,14 +22,14 @@ CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_call_to_a_frozen_server_ends_when_the_engine_is_left(
+async def test_a_call_to_a_frozen_redis_ends_when_the_engine_is_left(
     server: EmbeddedServer, call: str
 ) -> None:
     async with Engine(server.url, limits=PATIENT) as engine:
         await engine.inspect.counts("mails")
         server.pause()
         try:
-            # The second one waits for the only channel.
+            # The second call waits for the only channel.
             asked = [asyncio.ensure_future(CALLS[call](engine)) for _ in range(2)]
             await meanwhile(lambda: not any(task.done() for task in asked))
             leaving = asyncio.create_task(engine.__aexit__(None, None, None))

@@ -1,4 +1,4 @@
-"""list: a page of the jobs in one state."""
+"""list: the jobs in one state, page by page."""
 
 from collections.abc import Awaitable, Callable
 
@@ -87,7 +87,7 @@ async def pages(engine: Engine, state: State, size: int) -> list[list[str]]:
             return found
 
 
-class TestListing:
+class TestListingJobs:
     @pytest.fixture(autouse=True)
     async def keeping(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
@@ -119,7 +119,7 @@ class TestListing:
             "cancelled"
         ]
 
-    async def test_of_an_empty_state_is_one_empty_page(self, engine: Engine) -> None:
+    async def test_in_an_empty_state_is_one_empty_page(self, engine: Engine) -> None:
         page = await engine.inspect.list(REVIEWS, State.READY)
         assert (page.jobs, page.after) == ([], None)
 
@@ -140,7 +140,7 @@ class TestListing:
         assert (job.worker, job.token) == ("anna", lease.token)
         assert job.expires_at == clock.now + LEASE
 
-    async def test_passes_over_nothing_that_stays_while_others_leave(self, engine: Engine) -> None:
+    async def test_skips_no_job_that_stays_while_others_leave(self, engine: Engine) -> None:
         refs = await submit_ids(engine, *IDS)
         first = await engine.inspect.list(REVIEWS, State.READY, size=3)
         for ref in refs[:3]:
@@ -148,7 +148,7 @@ class TestListing:
         rest = await engine.inspect.list(REVIEWS, State.READY, after=first.after)
         assert {job.id for job in rest.jobs} >= set(IDS[3:])
 
-    async def test_does_not_show_what_can_no_longer_be_looked_at(
+    async def test_leaves_out_finished_jobs_whose_retention_is_over(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.complete(await leased(engine))
@@ -157,7 +157,7 @@ class TestListing:
 
 
 class TestListingOneLane:
-    async def test_gives_those_that_wait_there_in_order(self, engine: Engine) -> None:
+    async def test_gives_its_waiting_jobs_in_order(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b", "c", lane="octo")
         await submit_ids(engine, "x", "y", lane="other")
         page = await engine.inspect.list(REVIEWS, State.WAITING, lane="octo")
@@ -167,19 +167,19 @@ class TestListingOneLane:
         with pytest.raises(InvalidOption, match="lane"):
             await engine.inspect.list(REVIEWS, State.READY, lane="octo")
 
-    async def test_is_refused_for_a_lane_without_a_name(self, engine: Engine) -> None:
+    async def test_is_refused_without_the_name_of_the_lane(self, engine: Engine) -> None:
         with pytest.raises(InvalidName):
             await engine.inspect.list(REVIEWS, State.WAITING, lane="")
 
 
 class TestListingIsRefused:
     @pytest.mark.parametrize("cursor", ["%", "é", "a", "MTIz", "bmFuIGE=", "MV8wIGE="])
-    async def test_after_a_cursor_that_no_page_gave(self, engine: Engine, cursor: str) -> None:
+    async def test_after_an_invalid_cursor(self, engine: Engine, cursor: str) -> None:
         """Nonsense, `123` without an id, and scores that only Python reads: `nan a`, `1_0 a`."""
         await submit_ids(engine, "a")
         with pytest.raises(InvalidOption, match="after"):
             await engine.inspect.list(REVIEWS, State.DONE, after=cursor)
 
-    async def test_for_jobs_that_are_gone(self, engine: Engine) -> None:
+    async def test_in_the_state_gone(self, engine: Engine) -> None:
         with pytest.raises(InvalidOption, match="gone"):
             await engine.inspect.list(REVIEWS, State.GONE)

@@ -1,4 +1,6 @@
-"""Workers that tell that they live: listed while they do, gone when they are silent or say so."""
+"""Live workers report to Redis: they are listed while they do, and removed when they are silent or
+deregister.
+"""
 
 from datetime import datetime
 from typing import Any
@@ -30,8 +32,8 @@ async def names(engine: Engine) -> list[str]:
     return [worker.name for worker in await engine.workers.list()]
 
 
-class TestALivingWorker:
-    async def test_is_listed_with_what_it_says(self, engine: Engine, clock: ManualClock) -> None:
+class TestALiveWorker:
+    async def test_is_listed_with_what_it_reports(self, engine: Engine, clock: ManualClock) -> None:
         runs = RunningJob(job_ref("mails", "m-1"), 1_767_225_600_000)
         blocked = BlockedLoop(3.5, "send", runs.job)
         doing = msgspec.structs.replace(DOING, running=1, jobs=[runs], blocked=blocked)
@@ -40,14 +42,16 @@ class TestALivingWorker:
         assert (found.name, found.since, found.doing) == ("anna", clock.now, doing)
         assert str(found.doing.jobs[0].job) == "mails/m-1"
 
-    async def test_is_gone_when_it_says_so(self, engine: Engine, other_engine: Engine) -> None:
+    async def test_is_removed_when_it_deregisters(
+        self, engine: Engine, other_engine: Engine
+    ) -> None:
         for name in ("berta", "anna"):
             await engine.workers.tell(name, DOING)
         assert await names(other_engine) == ["anna", "berta"]
         await engine.workers.gone("anna")
         assert await names(other_engine) == ["berta"]
 
-    async def test_is_gone_when_it_is_silent(
+    async def test_is_removed_when_it_is_silent(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         await engine.workers.tell("anna", DOING)
@@ -59,10 +63,10 @@ class TestALivingWorker:
         assert deployment.ask("HKEYS", "towpath:{workers}:told") == [b"berta"]
         assert deployment.ask("ZCARD", "towpath:{workers}:living") == 1
 
-    async def test_is_there_since_its_process_began(
+    async def test_is_listed_since_the_start_of_its_process(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """Also after a silence, and when another process takes over its name."""
+        """This holds after a silence too, and when another process takes over its name."""
         began = clock.now
 
         async def since(age: Duration) -> datetime:
@@ -87,7 +91,7 @@ class TestALivingWorker:
         [found] = await engine.workers.list()
         assert (found.since, found.doing.blocked) == (instant(7), None)
 
-    async def test_tells_no_more_than_fits(self, engine: Engine) -> None:
+    async def test_truncates_a_report_that_is_too_long(self, engine: Engine) -> None:
         queues = [f"q-{n:03}" for n in range(500)]
         jobs = [RunningJob(job_ref("mails", f"m-{n}"), 1000 - n) for n in range(300)]
         many = msgspec.structs.replace(DOING, queues=queues, serving=500, running=300, jobs=jobs)
@@ -99,7 +103,7 @@ class TestALivingWorker:
         ]
         assert (found.doing.serving, found.doing.running) == (500, 300)
 
-    async def test_is_not_listed_where_there_are_too_many(
+    async def test_is_not_listed_beyond_the_limit_of_workers(
         self, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(living, "WORKERS_MOST", 2)
@@ -151,7 +155,7 @@ class TestTheHandlersOfAWorker:
         assert list(found.doing.handlers or ()) == list(doing.handlers or ())
         assert (found.doing.release, found.doing.handling) == ("1.2", 2)
 
-    async def test_are_bounded_and_counted(self, engine: Engine) -> None:
+    async def test_are_limited_in_number_and_counted(self, engine: Engine) -> None:
         many = [HandlerReport("mails", f"h{n:04}") for n in range(HANDLERS_SHOWN + 1)]
         await engine.workers.tell("anna", handling(*many))
         [found] = await engine.workers.list()
@@ -166,19 +170,19 @@ class TestTheHandlersOfAWorker:
         assert not doing.may_handle("mails", "b")
         assert not doing.may_handle("other", None)
 
-    def test_are_found_by_another_payload(self) -> None:
+    def test_are_found_by_another_digest_of_the_payload(self) -> None:
         doing = handling(HandlerReport("mails", None, "1f"))
         assert doing.may_handle("mails", None, but="2a")
         assert not doing.may_handle("mails", None, but="1f")
 
-    def test_of_an_earlier_release_may_be_any_of_its_queues(self) -> None:
+    def test_of_an_earlier_release_may_be_any_handler_of_its_queues(self) -> None:
         assert DOING.may_handle("mails", "a")
         assert DOING.may_handle("mails", "a", but="1f")
         assert not DOING.may_handle("other", "a")
         assert msgspec.structs.replace(DOING, serving=51).may_handle("other", "a")
 
 
-class TestASurvey:
+class TestASurveyOfWorkers:
     async def test_is_complete_if_every_report_can_be_read(
         self, engine: Engine, deployment: Deployment
     ) -> None:
@@ -195,7 +199,7 @@ class TestASurvey:
         assert ([worker.name for worker in survey.workers], survey.is_complete) == (["anna"], False)
         assert survey.may_handle("mails", None, besides="anna")
 
-    async def test_does_not_count_the_one_who_asks(self, engine: Engine) -> None:
+    async def test_does_not_count_the_worker_that_asks(self, engine: Engine) -> None:
         await engine.workers.tell("anna", handling(HandlerReport("mails", None)))
         survey = await engine.workers.survey()
         assert survey.may_handle("mails", None, besides="berta")

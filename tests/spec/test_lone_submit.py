@@ -1,4 +1,4 @@
-"""The shortest way of a submit leaves the same keys and gives the same answers as the others."""
+"""The shortest path of a submit leaves the same keys and gives the same answers as the others."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ OTHER_WAYS = {"plain": {"lone_submit"}, "long": {"lone_submit", "plain_submit"}}
 
 
 async def story(engine: Engine, deployment: Deployment) -> object:
-    """Each call is made twice: jobs of every size, and ids that are open, leased and kept."""
+    """Makes each call twice: jobs of every size, and ids that are open, leased and kept."""
     options = QueueOptions(max_payload=LARGEST, keep=hours(1))
     await engine.queues.configure(REVIEWS, options)
     await engine.submit_many(REVIEWS, [NewJob(job_id("first"), b"1")])
@@ -57,21 +57,23 @@ async def outcome(deployment: Deployment, scripts: Scripts) -> object:
     deployment.flush()
     async with Engine(deployment.url, clock=ManualClock(), scripts=scripts) as engine:
         answers, kept = await story(engine, deployment), deployment.dump()
-        kept.pop(EVENTS, None)  # their ids are the server's time
+        kept.pop(EVENTS, None)  # their ids contain the time of Redis
         return answers, kept
 
 
 @pytest.mark.parametrize("way", OTHER_WAYS)
-async def test_leaves_the_same_keys_as_another_way(deployment: Deployment, way: str) -> None:
+async def test_a_lone_submit_leaves_the_same_keys_as_a_batch(
+    deployment: Deployment, way: str
+) -> None:
     left_out = OTHER_WAYS[way]
     other = Scripts(lambda piece, text: "" if piece in left_out else text)
     assert await outcome(deployment, Scripts()) == await outcome(deployment, other)
 
 
-async def test_a_call_that_is_refused_changes_nothing(
+async def test_a_refused_lone_submit_changes_nothing(
     engine: Engine, other_engine: Engine, deployment: Deployment
 ) -> None:
-    """Its number is that of another verb's call, or of an older call."""
+    """Its number belongs to a call of another verb, or to an older call."""
     await engine.submit_many(REVIEWS, [NewJob(job_id("first"), b"1")])
     set_numbers(deployment.ask, META, watched=0)
     lease = await claim_one(engine)
@@ -105,7 +107,7 @@ def entries(deployment: Deployment) -> list[list[bytes]]:
         (EventPolicy.NONE, NEVER, []),
     ],
 )
-async def test_tells_followers_of_the_job(
+async def test_a_lone_submit_writes_its_event(
     engine: Engine,
     deployment: Deployment,
     policy: EventPolicy,
@@ -122,7 +124,7 @@ async def test_tells_followers_of_the_job(
     assert entries(deployment) == told
 
 
-async def test_leaves_the_mark_of_a_gap_to_the_other_ways(
+async def test_a_lone_submit_leaves_the_mark_of_a_gap_to_other_scripts(
     engine: Engine, deployment: Deployment
 ) -> None:
     """The time of the followers is over: the first event that is not written becomes a mark."""

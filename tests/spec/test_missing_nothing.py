@@ -1,4 +1,4 @@
-"""Who follows a queue or waits for a job's end misses nothing, in whichever moment he comes."""
+"""A follower of a queue, and a wait for a job's end, misses nothing, whenever it begins."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ for _ = 1, 2000 do redis.call('XADD', KEYS[1], 'MAXLEN', 10, '*', 'submit', 'som
 
 
 async def seen(events: AsyncIterator[Event], id: str) -> None:
-    """Return when something happened to the job."""
+    """Returns when something happened to the job."""
     async with asyncio.timeout(HANGS):
         async for event in events:
             if event.job.id == id:
@@ -47,10 +47,10 @@ async def entered(engine: Engine, stack: AsyncExitStack) -> AsyncIterator[Event]
 
 
 class TestAFollower:
-    async def test_that_comes_while_the_first_one_enters_misses_nothing(
+    async def test_that_begins_while_the_first_one_begins_misses_nothing(
         self, engine: Engine, other_engine: Engine
     ) -> None:
-        """There is a reader, but it reads nothing yet."""
+        """A reader exists, but it reads nothing yet."""
         await other_engine.inspect.counts(REVIEWS)
         await submit_ids(engine, "before")
         async with AsyncExitStack() as stack:
@@ -61,7 +61,7 @@ class TestAFollower:
             await seen(second, "a")
             await seen(await first, "a")
 
-    async def test_that_comes_as_the_last_one_leaves_misses_nothing(self, engine: Engine) -> None:
+    async def test_that_begins_as_the_last_one_leaves_misses_nothing(self, engine: Engine) -> None:
         last = AsyncExitStack()
         await entered(engine, last)
         leaving = asyncio.create_task(last.aclose())
@@ -71,7 +71,7 @@ class TestAFollower:
             await submit_ids(engine, "a")
             await seen(live, "a")
 
-    async def test_that_was_cancelled_while_it_came_leaves_nothing_behind(
+    async def test_that_is_cancelled_at_its_beginning_leaves_nothing_behind(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         async with AsyncExitStack() as stack:
@@ -88,10 +88,10 @@ class TestAFollower:
             await submit_ids(engine, "a")
             await seen(live, "a")
 
-    async def test_gets_an_error_when_more_came_than_is_kept(
+    async def test_gets_an_error_when_more_events_came_than_are_kept(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        """The process was busy elsewhere; what it did not read is gone."""
+        """The process was busy elsewhere; the events that it did not read are gone."""
         await submit_ids(engine, "before")
         async with engine.events.follow(REVIEWS) as live:
             deployment.ask("EVAL", FLOOD, 1, EVENTS)
@@ -108,10 +108,10 @@ class TestAFollower:
             with pytest.raises(FellBehind):
                 await seen(live, "nobody")
 
-    async def test_gets_an_error_when_the_stream_is_another_one(
+    async def test_gets_an_error_when_the_stream_was_replaced(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        """A server that came back empty, its clock behind: places of before mean nothing."""
+        """Redis came back empty with its clock behind, so old cursors mean nothing."""
         deployment.ask("XADD", EVENTS, "99999999999999-0", "submit", "before")
         async with engine.events.follow(REVIEWS) as live:
             deployment.ask("DEL", EVENTS)
@@ -121,10 +121,10 @@ class TestAFollower:
             await submit_ids(engine, "a")
             await seen(live, "a")
 
-    async def test_misses_nothing_when_the_reading_ends_by_a_defect(
+    async def test_misses_nothing_when_the_reader_fails_by_a_defect(
         self, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is started again and goes on where it was."""
+        """The reader is started again and goes on where it was."""
         read, defects = events._Feed._read, iter([RuntimeError(), RuntimeError()])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- planted there
 
         async def planted(feed: Any) -> None:
@@ -141,8 +141,8 @@ class TestAFollower:
             await seen(live, "c")
         assert not list(defects)
 
-    async def test_gets_only_what_happened_since_it_came(self, engine: Engine) -> None:
-        """Also where a reader is under way that is not there yet."""
+    async def test_gets_only_events_since_it_began(self, engine: Engine) -> None:
+        """This holds even if a reader is under way that began before."""
         async with engine.events.follow(REVIEWS):
             for n in range(20):
                 await submit_ids(engine, f"before-{n}")
@@ -174,7 +174,7 @@ class TestWaitingForAJobsEnd:
                 await engine.complete(other)
                 assert (await second).state is State.DONE
 
-    async def test_returns_when_more_came_than_is_kept(
+    async def test_returns_when_more_events_came_than_are_kept(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         lease, other = await _two(engine, 0)
@@ -182,7 +182,7 @@ class TestWaitingForAJobsEnd:
         entered = asyncio.create_task(engine.events.ended(other.job, within=LONG))
         await engine.complete(other)
         await entered
-        # All of it while the event loop of *engine* stands still.
+        # All of this happens while the event loop of *engine* stands still.
         deployment.ask("EVAL", FLOOD, 1, EVENTS)
         _complete_elsewhere(deployment, lease)
         deployment.ask("EVAL", FLOOD, 1, EVENTS)
@@ -192,7 +192,7 @@ class TestWaitingForAJobsEnd:
     async def test_returns_without_any_event(
         self, engine: Engine, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With its memory full a server writes no events, and nothing else fails."""
+        """With full memory Redis writes no events, and nothing else fails."""
         monkeypatch.setattr(follow, "LOOK_EVERY", milliseconds(50))
         lease = await leased(engine)
         ended = asyncio.create_task(engine.events.ended(lease.job, within=LONG))
@@ -203,7 +203,7 @@ class TestWaitingForAJobsEnd:
         async with asyncio.timeout(HANGS):
             assert (await ended).state is State.DONE
 
-    async def test_looks_a_last_time_when_the_time_is_over(
+    async def test_reads_the_job_once_more_when_its_time_is_over(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         lease = await leased(engine)
@@ -214,7 +214,7 @@ class TestWaitingForAJobsEnd:
         await engine.complete(lease)
         assert (await ended).state is State.DONE
 
-    async def test_for_no_time_looks_once(self, engine: Engine) -> None:
+    async def test_for_a_time_of_zero_reads_the_job_once(self, engine: Engine) -> None:
         lease = await leased(engine)
         with pytest.raises(StillOpen):
             await engine.events.ended(lease.job, within=seconds(0))
@@ -232,7 +232,7 @@ class TestWaitingForAJobsEnd:
             with pytest.raises(JobNotFound):
                 await ended
 
-    async def test_by_several_returns_to_all_of_them(self, engine: Engine) -> None:
+    async def test_by_several_callers_returns_to_all_of_them(self, engine: Engine) -> None:
         lease = await leased(engine)
         waits = [asyncio.create_task(engine.events.ended(lease.job, within=LONG)) for _ in range(5)]
         await asyncio.sleep(0)
@@ -241,9 +241,10 @@ class TestWaitingForAJobsEnd:
         async with asyncio.timeout(HANGS):
             assert [(await wait).result for wait in waits[1:]] == [b"result"] * 4
 
-    async def test_returns_whatever_happens(self, engine: Engine, deployment: Deployment) -> None:
-        """Waits and followers that come, go and are cancelled; connections that break; a stream
-        that is cut. The seed is in the failure."""
+    async def test_returns_in_a_random_walk(self, engine: Engine, deployment: Deployment) -> None:
+        """Waits and followers come, go and are cancelled; connections break; a stream is cut. The
+        seed is in the failure.
+        """
         seed = random.randrange(2**32)
         chance = random.Random(seed)
         try:
@@ -291,7 +292,7 @@ async def _two(engine: Engine, n: int) -> tuple[Lease, Lease]:
 
 
 def _complete_elsewhere(deployment: Deployment, lease: Lease) -> None:
-    """Before this returns: in an event loop of its own."""
+    """Completes the job in another event loop, before this function returns."""
 
     async def complete() -> None:
         async with Engine(deployment.url) as engine:
@@ -303,23 +304,25 @@ def _complete_elsewhere(deployment: Deployment, lease: Lease) -> None:
 
 
 class TestTheWork:
-    """Counted in calls of functions, which are the same on every machine."""
+    """The work is counted in function calls, which are the same on every machine."""
 
     async def test_of_many_waits_grows_as_they_do(self, engine: Engine) -> None:
-        """Each event goes to those who wait for its job, not to all who wait."""
+        """Each event goes to the waits for its job, not to all waits."""
         await engine.queues.configure(REVIEWS, KEEPING)
         few = await _work(_waits(engine, 50))
         many = await _work(_waits(engine, 400))
         assert many < 8 * few * 1.5
 
     async def test_of_many_followers_is_that_of_one(self, engine: Engine) -> None:
-        """Events are kept once for all of them; who does not read costs nothing."""
+        """Events are kept once for all followers; one that does not read costs nothing."""
         one = await _work(_followed(engine, 1))
         many = await _work(_followed(engine, 100))
         assert many < one * 2
 
-    async def test_of_many_looks_is_shared(self, engine: Engine, deployment: Deployment) -> None:
-        """A call for each five hundred, when they come and when their time is over."""
+    async def test_of_reading_many_jobs_is_shared(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        """One call reads five hundred jobs, when waits begin and when their time is over."""
         await submit_ids(engine, *(f"{n}" for n in range(400)))
         before = deployment.calls("evalsha", "eval")
         refs = [job_ref(REVIEWS, f"{n}") for n in range(400)]

@@ -1,4 +1,4 @@
-"""move: another due time for a job that waits."""
+"""move: change the due time of a job that is not leased."""
 
 from datetime import datetime
 from typing import Any
@@ -45,7 +45,7 @@ class TestMovingADelayedJob:
         assert (lease.id, lease.due_at) == (job.id, due)
 
     @pytest.mark.parametrize("past", [ZERO, days(3)])
-    async def test_to_the_past_makes_it_ready_behind_those_that_are(
+    async def test_to_the_past_makes_it_ready_behind_ready_jobs(
         self, engine: Engine, clock: ManualClock, past: Any
     ) -> None:
         job = (await engine.submit(REVIEWS, b"", id="late", delay=hours(5))).job
@@ -78,7 +78,7 @@ class TestMovingADelayedJob:
 
 
 class TestMovingAReadyJob:
-    async def test_takes_it_out_of_the_ready_ones(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_makes_it_delayed(self, engine: Engine, clock: ManualClock) -> None:
         a, _ = await submit_ids(engine, "a", "b")
         assert await engine.move(a, delay=seconds(5)) is State.DELAYED
         assert ids_of(await claim(engine, 9)) == ["b"]
@@ -93,7 +93,7 @@ class TestMovingAReadyJob:
         await engine.submit(REVIEWS, b"", id="normal")
         assert ids_of(await claim(engine, 9)) == ["high", "normal", "low"]
 
-    async def test_to_the_past_leaves_it_at_its_place(
+    async def test_to_the_past_keeps_its_place(
         self, engine: Engine, clock: ManualClock, deployment: Deployment
     ) -> None:
         a, _ = await submit_ids(engine, "a", "b")
@@ -102,10 +102,10 @@ class TestMovingAReadyJob:
         assert await engine.events.list(REVIEWS) == before
         assert ids_of(await claim(engine, 9)) == ["a", "b"]
 
-    async def test_puts_it_off_in_the_millisecond_in_which_it_falls_due(
+    async def test_delays_it_in_the_millisecond_in_which_it_falls_due(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """Whoever comes first: the claim has it, or the move has put it off."""
+        """The first one wins: the claim has the job, or the move has delayed it."""
         job = (await engine.submit(REVIEWS, b"", delay=seconds(5))).job
         clock.advance(seconds(5))
         assert await engine.move(job, delay=seconds(1)) is State.DELAYED
@@ -115,7 +115,7 @@ class TestMovingAReadyJob:
 
 
 class TestMovingAJobOfALane:
-    async def test_at_its_head_holds_the_lane_until_then(
+    async def test_at_the_head_holds_the_lane_until_then(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         head, _ = await submit_ids(engine, "a", "b", lane="octo")
@@ -124,7 +124,7 @@ class TestMovingAJobOfALane:
         clock.advance(seconds(5))
         assert ids_of(await claim(engine, 9)) == ["a"]
 
-    async def test_behind_its_head_counts_when_it_comes_forward(
+    async def test_behind_the_head_takes_effect_when_it_becomes_the_head(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         _, second, _ = await submit_ids(engine, "a", "b", "c", lane="octo")
@@ -136,8 +136,12 @@ class TestMovingAJobOfALane:
         clock.advance(seconds(5))
         assert ids_of(await claim(engine, 9)) == ["b"]
 
-    async def test_past_a_lane_that_went_on_would_be_noticed(self, server: EmbeddedServer) -> None:
-        """A planted fault that random programs find too rarely: the lane is not asked."""
+    async def test_is_ready_too_early_if_the_script_ignores_the_lane(
+        self, server: EmbeddedServer
+    ) -> None:
+        """A planted fault that random programs find too rarely: the script does not check the
+        lane.
+        """
         fault = Mutant("no lane", ("move", "elseif take_lane(job) then", "else"))
         async with Engine(server.url, scripts=fault.scripts()) as engine:
             await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.SKIP))
@@ -146,15 +150,15 @@ class TestMovingAJobOfALane:
             await engine.fail(first, "no", delay=hours(1))
             assert await engine.move(first.job, delay=ZERO) is State.READY
 
-    async def test_behind_its_head_to_the_past_frees_it_of_its_time(self, engine: Engine) -> None:
+    async def test_behind_the_head_to_the_past_removes_its_due_time(self, engine: Engine) -> None:
         await submit_ids(engine, "a", lane="octo")
         later = (await engine.submit(REVIEWS, b"", id="b", lane="octo", delay=hours(9))).job
         assert await engine.move(later, delay=ZERO) is State.WAITING
         await engine.complete(await claim_one(engine))
         assert ids_of(await claim(engine)) == ["b"]
 
-    async def test_that_its_lane_went_on_without_lets_it_wait_there(self, engine: Engine) -> None:
-        """With `skip`: it failed, and comes back at its old place."""
+    async def test_that_was_skipped_lets_it_wait_in_the_lane(self, engine: Engine) -> None:
+        """With `skip`, it failed and comes back at its old place."""
         await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.SKIP))
         failed, *_ = await submit_ids(engine, "a", "b", "c", lane="octo")
         await engine.fail(await claim_one(engine), "503", delay=hours(1))
@@ -165,15 +169,13 @@ class TestMovingAJobOfALane:
 
 
 class TestMoving:
-    async def test_wakes_a_claim_that_waits_for_work(
-        self, engine: Engine, deployment: Deployment
-    ) -> None:
+    async def test_wakes_a_waiting_claim(self, engine: Engine, deployment: Deployment) -> None:
         job = (await engine.submit(REVIEWS, b"", id="a", delay=hours(9))).job
         async with waiting_claim(engine, deployment) as waiting:
             await engine.move(job, delay=ZERO)
             assert await ids_within_moments(waiting) == ["a"]
 
-    async def test_to_a_time_before_anybody_looks_again_is_learnt_of(
+    async def test_to_a_time_before_the_next_poll_wakes_waiting_claims(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         job = (await engine.submit(REVIEWS, b"", id="a", delay=hours(9))).job
@@ -189,7 +191,7 @@ class TestMoving:
             clock.advance(seconds(2))
             assert await ids_within_moments(waiting) == ["a"]
 
-    async def test_is_an_event(self, engine: Engine) -> None:
+    async def test_writes_an_event(self, engine: Engine) -> None:
         [ref] = await submit_ids(engine, "a")
         await engine.move(ref, delay=seconds(5))
         assert [(event.verb, event.job) for event in await engine.events.list(REVIEWS)][1:] == [
@@ -206,7 +208,7 @@ class TestMoving:
 
 
 class TestMovingMany:
-    async def test_answers_each_in_order(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_answers_for_each_job_in_order(self, engine: Engine, clock: ManualClock) -> None:
         await submit_ids(engine, "a", "b", "c")
         await leased(engine, "d")  # it comes last, so "a" is the one that is leased
         moves = {"c": clock.now + seconds(1), "a": seconds(1), "nobody": seconds(1), "b": ZERO}
@@ -226,10 +228,9 @@ class TestMovingMany:
         with pytest.raises(InvalidOption, match="call"):
             await engine.move_many(REVIEWS, moves, call=Call("me", 1))
 
-    async def test_moves_the_head_of_a_lane_and_those_behind_it(
+    async def test_takes_the_head_of_a_lane_and_jobs_behind_it_in_one_step(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """The head and those behind it, in one step."""
         await submit_ids(engine, "a", "b", "c", lane="octo")
         moves = {"b": seconds(1), "a": seconds(2), "c": seconds(3)}
         states = await engine.move_many(REVIEWS, moves)
@@ -243,7 +244,7 @@ class TestMovingMany:
 
 
 class TestMovingIsRefused:
-    async def test_for_a_job_that_is_not_there(self, engine: Engine) -> None:
+    async def test_for_a_job_that_does_not_exist(self, engine: Engine) -> None:
         with pytest.raises(JobNotFound):
             await engine.move(job_ref(REVIEWS, "nobody"), delay=seconds(1))
 
@@ -253,7 +254,7 @@ class TestMovingIsRefused:
         with pytest.raises(JobNotFound):
             await engine.move(lease.job, delay=seconds(1))
 
-    async def test_for_a_job_that_is_leased(self, engine: Engine) -> None:
+    async def test_for_a_leased_job(self, engine: Engine) -> None:
         lease = await leased(engine)
         with pytest.raises(JobNotWaiting) as refusal:
             await engine.move(lease.job, delay=seconds(1))
@@ -261,7 +262,7 @@ class TestMovingIsRefused:
         await engine.complete(lease)
 
     async def test_for_a_job_that_was_asked_to_stop(self, engine: Engine) -> None:
-        """It is leased until its worker lets go; then it is cancelled, whatever somebody moved."""
+        """It is leased until its worker settles it; then it is cancelled, whatever was moved."""
         await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         await engine.cancel(lease.job)
@@ -273,7 +274,7 @@ class TestMovingIsRefused:
             await engine.move(lease.job, delay=seconds(1))
         assert refusal.value.state == "cancelled"
 
-    async def test_for_a_job_that_is_done_or_dead(self, engine: Engine) -> None:
+    async def test_for_a_done_or_dead_job(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, KEEPING)
         done = await leased(engine, "done")
         await engine.complete(done)
@@ -295,7 +296,7 @@ class TestMovingIsRefused:
         ],
         ids=str,
     )
-    async def test_for_a_time_that_is_none(self, engine: Engine, when: Any) -> None:
+    async def test_for_an_invalid_time(self, engine: Engine, when: Any) -> None:
         with pytest.raises(InvalidOption):
             await engine.move(job_ref(REVIEWS, "a"), **when)
 

@@ -1,4 +1,4 @@
-"""Bad input: every name, number, size and time that can't be right, refused before it is sent."""
+"""Bad input: every invalid name, number, size and time is refused before it is sent."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -34,13 +34,13 @@ def named(value: object) -> str:
 
 @pytest.fixture
 def deployment(server: EmbeddedServer) -> Deployment:
-    """One is enough: what is tested here never reaches a server."""
+    """One deployment is enough: these tests never reach Redis."""
     return Deployment.of(server)
 
 
 @pytest.fixture
 def nothing_sent(engine: Engine, deployment: Deployment) -> Callable[[], bool]:
-    """Whether the server has heard of nothing since the test began."""
+    """Whether Redis has got no call since the test began."""
     before = deployment.calls("evalsha", "eval", "hset")
     return lambda: deployment.calls("evalsha", "eval", "hset") == before
 
@@ -84,7 +84,7 @@ QUEUE_VERBS: dict[str, Use] = {
 }
 
 
-class TestAQueuesName:
+class TestAQueueName:
     @pytest.mark.parametrize("verb", QUEUE_VERBS)
     async def test_is_checked_by_every_verb(
         self, engine: Engine, nothing_sent: NothingSent, verb: str
@@ -95,16 +95,18 @@ class TestAQueuesName:
         assert nothing_sent()
 
     @pytest.mark.parametrize("queue", BAD_QUEUES, ids=named)
-    async def test_has_a_rule(self, engine: Engine, nothing_sent: NothingSent, queue: Any) -> None:
+    async def test_that_breaks_the_rule_is_refused(
+        self, engine: Engine, nothing_sent: NothingSent, queue: Any
+    ) -> None:
         with pytest.raises(InvalidName):
             await engine.submit(queue, b"")
         assert nothing_sent()
 
     @pytest.mark.parametrize("queue", ["a", "9", "x" * 64, "a.b_c-d", "0-"])
-    async def test_may_be_anything_that_follows_it(self, engine: Engine, queue: str) -> None:
+    async def test_that_follows_the_rule_is_accepted(self, engine: Engine, queue: str) -> None:
         assert (await engine.submit(queue, b"")).job.queue == queue
 
-    async def test_appears_in_the_error_with_the_rule_and_a_remedy(self, engine: Engine) -> None:
+    async def test_is_in_the_error_with_the_rule_and_a_remedy(self, engine: Engine) -> None:
         with pytest.raises(InvalidName, match="'No'") as refusal:
             await engine.submit("No", b"")
         assert (refusal.value.kind, refusal.value.value) == ("queue", "No")
@@ -136,17 +138,17 @@ TEXT_USES: dict[str, Use] = {
 }
 
 
-class TestAnIdALaneAndAWorker:
+class TestTheNamesOfJobsLanesAndWorkers:
     @pytest.mark.parametrize("text", BAD_TEXTS, ids=named)
     @pytest.mark.parametrize("use", TEXT_USES)
-    async def test_have_a_rule(
+    async def test_that_break_the_rule_are_refused(
         self, engine: Engine, nothing_sent: NothingSent, use: str, text: Any
     ) -> None:
         with pytest.raises(InvalidName):
             await TEXT_USES[use](engine, text)
         assert nothing_sent()
 
-    def test_have_it_in_a_reference_too(self) -> None:
+    def test_in_a_reference_follow_the_rule_too(self) -> None:
         with pytest.raises(InvalidName):
             job_ref("No", "a")
         with pytest.raises(InvalidName):
@@ -200,8 +202,8 @@ class TestANewJob:
             new_job(payload)
 
     @pytest.mark.parametrize("retry", ["soon", 3, seconds(3)], ids=named)
-    def test_has_a_retry_policy_of_ours(self, retry: Any) -> None:
-        """Another one would be found by the worker that claims the job, too late."""
+    def test_has_a_retry_policy_of_a_known_class(self, retry: Any) -> None:
+        """Otherwise only the worker that claims the job would notice, too late."""
         with pytest.raises(InvalidOption, match="retry"):
             new_job(b"", retry=retry)
 
@@ -219,7 +221,7 @@ NUMBERS: dict[str, Use] = {
 }
 
 
-class TestANumber:
+class TestANumberArgument:
     @pytest.mark.parametrize("number", [-1, 1001, 1.5, "1", None, True], ids=named)
     @pytest.mark.parametrize("use", NUMBERS)
     async def test_is_whole_and_in_its_range(
@@ -242,7 +244,7 @@ TIMES: dict[str, Use] = {
 }
 
 
-class TestATime:
+class TestATimeArgument:
     @pytest.mark.parametrize("time", BAD_TIMES, ids=named)
     @pytest.mark.parametrize("use", TIMES)
     async def test_is_a_duration_in_its_range(
@@ -252,7 +254,7 @@ class TestATime:
             await TIMES[use](engine, time)
         assert nothing_sent()
 
-    async def test_of_a_claim_is_not_waited_for_one_lane(self, engine: Engine) -> None:
+    async def test_of_waiting_is_refused_in_a_claim_from_one_lane(self, engine: Engine) -> None:
         with pytest.raises(InvalidOption, match="wait"):
             await engine.claim(REVIEWS, worker="a", lease=LEASE, lane="octo", wait=seconds(1))
 
@@ -271,7 +273,7 @@ SETTLEMENTS: dict[str, Callable[[Lease], Any]] = {
 
 class TestASettlement:
     @pytest.mark.parametrize("kind", SETTLEMENTS)
-    async def test_is_checked_and_the_lease_stays(
+    async def test_that_is_invalid_is_refused_and_the_lease_stays(
         self, engine: Engine, deployment: Deployment, kind: str
     ) -> None:
         lease = await leased(engine)
@@ -281,7 +283,7 @@ class TestASettlement:
         assert isinstance(refusal.value, InvalidOption | PayloadTooLarge)
         assert deployment.dump() == before
 
-    async def test_of_progress_is_bytes(self, engine: Engine) -> None:
+    async def test_of_progress_must_be_bytes(self, engine: Engine) -> None:
         lease = await leased(engine)
         text: Any = "50 %"
         with pytest.raises(InvalidOption, match="progress"):

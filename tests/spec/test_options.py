@@ -1,4 +1,4 @@
-"""The options of a queue: written at its first use, the same for everybody who uses it."""
+"""The options of a queue: stored at its first use, and the same for every process."""
 
 import asyncio
 import re
@@ -61,19 +61,21 @@ EVERY_OPTION = QueueOptions(
 
 
 class TestConfiguring:
-    async def test_decides_at_the_first_use(self, engine: Engine) -> None:
+    async def test_sets_the_options_at_the_first_use(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, EVERY_OPTION)
         assert await engine.queues.options(REVIEWS) == EVERY_OPTION
 
-    async def test_is_known_to_every_engine(self, engine: Engine, other_engine: Engine) -> None:
+    async def test_is_seen_by_every_engine(self, engine: Engine, other_engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, EVERY_OPTION)
         assert await other_engine.queues.options(REVIEWS) == EVERY_OPTION
 
-    async def test_the_same_again_is_harmless(self, engine: Engine, other_engine: Engine) -> None:
+    async def test_with_the_same_options_again_changes_nothing(
+        self, engine: Engine, other_engine: Engine
+    ) -> None:
         for caller in (engine, other_engine, engine):
             await caller.queues.configure(REVIEWS, EVERY_OPTION)
 
-    async def test_otherwise_is_refused_and_names_what_differs(
+    async def test_with_other_options_is_refused_and_names_the_differences(
         self, engine: Engine, other_engine: Engine
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=3, keep=hours(1)))
@@ -101,7 +103,7 @@ class TestConfiguring:
         await engine.queues.configure(REVIEWS, QueueOptions(retry=policy))
         assert (await other_engine.queues.options(REVIEWS)).retry == policy
 
-    async def test_is_done_again_for_a_server_that_lost_everything(
+    async def test_is_repeated_after_redis_lost_everything(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await engine.queues.configure(REVIEWS, EVERY_OPTION)
@@ -122,12 +124,12 @@ class TestReconfiguring:
             assert await later.queues.options(REVIEWS) == EVERY_OPTION
             assert (await later.queues.list()).popitem()[1] == EVERY_OPTION
 
-    async def test_is_in_force_at_once_for_jobs_that_are_there(self, engine: Engine) -> None:
+    async def test_takes_effect_at_once_for_existing_jobs(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.queues.reconfigure(REVIEWS, QueueOptions(max_attempts=1))
         assert await engine.fail(lease, "503") is State.DEAD
 
-    async def test_is_in_force_in_an_engine_that_used_the_queue_before(
+    async def test_takes_effect_in_an_engine_that_used_the_queue_before(
         self, engine: Engine, other_engine: Engine
     ) -> None:
         await submit_ids(other_engine, "a")
@@ -150,7 +152,7 @@ class TestReconfiguring:
         await other_engine.fail(lease, "503")
         assert (await engine.inspect.job(lease.job)).next_try_at == clock.now + hours(7)
 
-    async def test_gives_events_to_an_engine_that_knows_of_none(
+    async def test_starts_events_in_an_engine_that_knew_of_none(
         self, engine: Engine, other_engine: Engine
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(events=EventPolicy.NONE))
@@ -158,26 +160,26 @@ class TestReconfiguring:
         async with engine.events.follow(REVIEWS):
             pass
 
-    async def test_makes_a_queue_that_is_new(self, engine: Engine) -> None:
+    async def test_creates_a_new_queue(self, engine: Engine) -> None:
         await engine.queues.reconfigure("new", EVERY_OPTION)
         assert await engine.queues.options("new") == EVERY_OPTION
 
 
 class TestChangingSomeOptions:
-    async def test_leaves_the_others_as_they_are(self, engine: Engine) -> None:
+    async def test_keeps_the_others(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, EVERY_OPTION)
         answer = await engine.queues.change_options(REVIEWS, more_attempts)
         assert answer == msgspec.structs.replace(EVERY_OPTION, max_attempts=3)
         assert await engine.queues.options(REVIEWS) == answer
 
-    async def test_of_a_queue_that_is_new_begins_with_the_defaults(self, engine: Engine) -> None:
+    async def test_of_a_new_queue_starts_with_the_defaults(self, engine: Engine) -> None:
         await engine.queues.change_options("new", more_attempts)
         assert await engine.queues.options("new") == QueueOptions(max_attempts=6)
 
     async def test_at_the_same_time_loses_none_of_the_changes(
         self, engine: Engine, other_engine: Engine
     ) -> None:
-        """Whoever comes second goes by what the first one made of them."""
+        """The second change starts from the result of the first."""
         changes = [
             caller.queues.change_options(REVIEWS, more_attempts)
             for caller in (engine, other_engine) * 25
@@ -186,7 +188,7 @@ class TestChangingSomeOptions:
         assert sorted(answer.max_attempts or 0 for answer in answers) == list(range(6, 56))
         assert (await engine.queues.options(REVIEWS)).max_attempts == 55
 
-    async def test_to_what_they_are_writes_nothing(
+    async def test_to_their_present_values_writes_nothing(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await engine.queues.configure(REVIEWS, EVERY_OPTION)
@@ -200,7 +202,7 @@ def more_attempts(options: QueueOptions) -> QueueOptions:
 
 
 class TestAttemptsWithoutALimit:
-    """Nobody set one: neither job nor queue."""
+    """Neither the job nor the queue sets a limit."""
 
     @pytest.mark.parametrize(
         ("lanes", "lane", "most"),
@@ -211,7 +213,7 @@ class TestAttemptsWithoutALimit:
             (LanePolicy.SKIP, "octo", 20),
         ],
     )
-    async def test_are_fewer_for_a_job_that_holds_its_lane_meanwhile(
+    async def test_are_fewer_for_a_job_that_blocks_its_lane(
         self, engine: Engine, lanes: LanePolicy, lane: str | None, most: int
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(lanes=lanes))
@@ -223,8 +225,8 @@ class TestAttemptsWithoutALimit:
             await engine.queues.promote(REVIEWS)
         assert await engine.inspect.state(job) is State.DEAD
 
-    async def test_take_about_a_day_and_minutes_in_a_lane(self) -> None:
-        """With the waits of the default policy: the shortest, and the longest."""
+    async def test_take_about_a_day_and_in_a_lane_minutes(self) -> None:
+        """With the shortest and the longest waits of the default policy."""
         options = QueueOptions()
         for chance in (0.0, 1.0):
             waits = [options.retry.delay(attempt, chance) for attempt in range(1, 20)]
@@ -238,8 +240,8 @@ class TestAttemptsWithoutALimit:
         assert await engine.inspect.state(job) is State.DEAD
 
 
-class TestOptionsThatNobodyDecided:
-    """They follow the release that uses the queue, whatever another one had as its default."""
+class TestOptionsWithTheirDefaultValues:
+    """They follow the defaults of the release that uses the queue."""
 
     async def test_are_not_stored(self, engine: Engine, deployment: Deployment) -> None:
         await submit_ids(engine, "a")
@@ -253,10 +255,10 @@ class TestOptionsThatNobodyDecided:
         assert msgspec.json.decode(cast("bytes", stored))[1].keys() == {"keep"}
 
     @pytest.mark.parametrize("decided", [True, False])
-    async def test_have_the_defaults_of_the_scripts_that_read_them(
+    async def test_have_the_defaults_of_the_release_that_reads_them(
         self, engine: Engine, deployment: Deployment, *, decided: bool
     ) -> None:
-        """Here a release with another default has written the queue."""
+        """A release with another default has written the queue."""
         await submit_ids(engine, "a")
         small, keys = QueueOptions(max_payload=1), keys_of(QueueName(REVIEWS))
         packed = SCRIPTED.packed(small).replace(SCRIPTED.form.encode(), b"another1")
@@ -268,17 +270,19 @@ class TestOptionsThatNobodyDecided:
         else:
             await engine.submit(REVIEWS, b"more")
 
-    async def test_stay_as_they_are_if_they_are_set_on_purpose(
+    async def test_that_are_set_to_their_default_stay_so(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await engine.queues.change_options(REVIEWS, lambda options: options, decides=["events"])
         stored = deployment.ask("HGET", keys_of(QueueName(REVIEWS)).meta, "whole")
         assert msgspec.json.decode(cast("bytes", stored))[1] == {"events": QueueOptions().events}
 
-    async def test_are_packed_again_by_the_next_declaration(
+    async def test_are_encoded_anew_by_the_next_declaration(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
-        """So that its scripts read them in one step, whichever release packed them."""
+        """The scripts of this release then read them in one step, whichever release encoded
+        them.
+        """
         await engine.queues.configure(REVIEWS, QueueOptions(max_payload=1))
         meta = keys_of(QueueName(REVIEWS)).meta
         await engine.queues.declare(REVIEWS, max_length=3)
@@ -288,10 +292,10 @@ class TestOptionsThatNobodyDecided:
         assert deployment.ask("HMGET", meta, "whole", "options", "declared") == before
 
     @pytest.mark.parametrize("is_decided", [True, False])
-    async def test_may_be_joined_by_a_new_one(
+    async def test_of_a_newer_release_may_be_added(
         self, engine: Engine, deployment: Deployment, *, is_decided: bool
     ) -> None:
-        """A release that declares one more option, and today's, use the same queue."""
+        """A release that declares one more option uses the queue together with this release."""
         await engine.queues.configure(REVIEWS, QueueOptions(max_length=1))
 
         class More(QueueOptions, frozen=True, kw_only=True):
@@ -312,7 +316,7 @@ class TestOptionsThatNobodyDecided:
 
 
 class Newer(QueueOptions, frozen=True, kw_only=True):
-    """The options of a release that has two more: its scripts go by one of them."""
+    """The options of a release that has two more; its scripts use one of them."""
 
     zeal: int = 0
     moods: RetryPolicy = Never()
@@ -324,7 +328,9 @@ BEYOND = {"moods": {"calm": 1.0}, "zeal": 5}
 
 
 def newer_release_decides(deployment: Deployment, max_length: int, max_deaths: int = 5) -> None:
-    """As it stores options: *max_length* was declared, *max_deaths* was changed."""
+    """Stores options as the newer release does: it declared *max_length* and an operator changed
+    *max_deaths*.
+    """
     options = Newer(max_length=max_length, max_deaths=max_deaths, zeal=5)
     whole = msgspec.json.encode(
         [1, {"max_deaths": max_deaths, "max_length": max_length, **BEYOND}], order="sorted"
@@ -341,7 +347,7 @@ def newer_release_decides(deployment: Deployment, max_length: int, max_deaths: i
 def stored_options(
     deployment: Deployment,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The decided options, those that scripts go by, and what was declared."""
+    """The chosen options, those that scripts use, and the declared ones."""
     meta = keys_of(QueueName(REVIEWS)).meta
     whole, by_name, declared = (
         cast("bytes", deployment.ask("HGET", meta, field))
@@ -366,10 +372,10 @@ USES: dict[str, Callable[[Engine], Coroutine[Any, Any, object]]] = {
 
 
 class TestAnOptionThatOnlyANewerReleaseKnows:
-    """That release has decided it. Workers of both releases use the queue, side by side."""
+    """The newer release has set it. Workers of both releases use the queue side by side."""
 
     @pytest.mark.parametrize("use", USES)
-    async def test_stays_as_it_is_whatever_is_done(
+    async def test_is_kept_by_every_change(
         self, engine: Engine, deployment: Deployment, use: str
     ) -> None:
         await submit_ids(engine, "a")
@@ -385,7 +391,7 @@ class TestAnOptionThatOnlyANewerReleaseKnows:
             assert REVIEWS in await later.queues.list()
 
     @pytest.mark.parametrize("use", USES)
-    def test_stays_as_it_is_whatever_is_done_without_an_event_loop(
+    def test_is_kept_by_every_change_without_an_event_loop(
         self, deployment: Deployment, use: str
     ) -> None:
         with engine_here(deployment.url) as engine:
@@ -398,7 +404,7 @@ class TestAnOptionThatOnlyANewerReleaseKnows:
                 assert by_name["zeal"] == 5
                 assert declared.items() >= BEYOND.items()
 
-    async def test_leaves_those_that_both_know_in_force(
+    async def test_leaves_the_options_that_both_know_in_effect(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await submit_ids(engine, "a")
@@ -408,7 +414,7 @@ class TestAnOptionThatOnlyANewerReleaseKnows:
         newer_release_decides(deployment, 2)
         await engine.submit(REVIEWS, b"x")
 
-    async def test_does_not_keep_one_that_is_decided_no_more(
+    async def test_is_removed_when_the_newer_release_resets_it(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         newer_release_decides(deployment, 70, max_deaths=9)
@@ -418,13 +424,15 @@ class TestAnOptionThatOnlyANewerReleaseKnows:
         assert decided == {"max_length": 70, **BEYOND}
         assert by_name == {"max_length": 70, "zeal": 5}
 
-    async def test_is_in_the_directory_too(self, engine: Engine, deployment: Deployment) -> None:
+    async def test_is_kept_in_the_directory_too(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
         newer_release_decides(deployment, 70)
         await engine.queues.change_options(REVIEWS, more_attempts)
         entry = cast("bytes", deployment.ask("HGET", REGISTRY, REVIEWS))
         assert msgspec.json.decode(entry)[1] == stored_options(deployment)[0]
 
-    async def test_is_restored_where_the_server_has_lost_it(
+    async def test_is_restored_after_redis_lost_it(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         newer_release_decides(deployment, 70)
@@ -435,10 +443,10 @@ class TestAnOptionThatOnlyANewerReleaseKnows:
         assert decided.items() >= BEYOND.items()
         assert declared.items() >= BEYOND.items()
 
-    async def test_keeps_a_queue_from_the_sweep_if_somebody_changed_it(
+    async def test_protects_a_queue_from_the_sweep_if_an_operator_changed_it(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
-        """As a change of any other option does."""
+        """A change of any other option does the same."""
         newer_release_decides(deployment, 70)
         meta = keys_of(QueueName(REVIEWS)).meta
         deployment.ask("HSET", meta, "declared", b'{"max_length":70,"moods":{"calm":1.0}}')
@@ -451,7 +459,7 @@ class TestAnOptionThatOnlyANewerReleaseKnows:
         assert await engine.queues.delete_unused(REVIEWS, minutes(1))
 
 
-class TestTheLongestQueue:
+class TestTheLengthLimitOfAQueue:
     @pytest.fixture(autouse=True)
     async def two_at_most(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_length=2))
@@ -470,13 +478,13 @@ class TestTheLongestQueue:
         with pytest.raises(QueueFull):
             await engine.submit(REVIEWS, b"")
 
-    async def test_does_not_count_those_that_are_worked_on_or_ended(self, engine: Engine) -> None:
+    async def test_does_not_count_leased_and_ended_jobs(self, engine: Engine) -> None:
         await buried(engine, "dead")
         await leased(engine, "leased")
         await submit_ids(engine, "a", "b")
         assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
-    async def test_answers_a_batch_job_by_job(self, engine: Engine) -> None:
+    async def test_refuses_single_jobs_of_a_batch(self, engine: Engine) -> None:
         jobs = [new_job(b"", id=id) for id in ("a", "b", "c", "a")]
         first, second, third, again = await engine.submit_many(REVIEWS, jobs)
         assert isinstance(first, Submitted)
@@ -485,21 +493,21 @@ class TestTheLongestQueue:
         assert isinstance(again, Submitted)
         assert again.existed
 
-    async def test_knows_a_job_that_is_there_already(self, engine: Engine) -> None:
+    async def test_accepts_a_job_that_exists_already(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b")
         assert (await engine.submit(REVIEWS, b"a", id="a")).existed
 
-    async def test_takes_jobs_again_when_there_is_room(self, engine: Engine) -> None:
+    async def test_accepts_jobs_again_when_there_is_room(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b")
         await claim_one(engine)
         await submit_ids(engine, "c")
 
 
-class TestTheLargestPayload:
-    async def test_is_refused_beyond_it_and_not_sent(
+class TestTheSizeLimitOfPayloads:
+    async def test_refuses_a_larger_payload_without_sending_it(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        """All that is asked is whether the limit is still the same."""
+        """The engine only asks whether the limit is still the same."""
         await engine.queues.configure(REVIEWS, QueueOptions(max_payload=10))
         await engine.submit(REVIEWS, b"x" * 10)
         scripts, looks = deployment.calls("evalsha", "eval"), deployment.calls("hmget")
@@ -509,7 +517,7 @@ class TestTheLargestPayload:
         assert deployment.calls("evalsha", "eval") == scripts
         assert deployment.calls("hmget") == looks + 1
 
-    async def test_that_was_raised_elsewhere_is_noticed(
+    async def test_that_was_raised_by_another_process_is_noticed(
         self, engine: Engine, other_engine: Engine, clock: ManualClock
     ) -> None:
         """In a submit, a batch, a firing and a result."""
@@ -530,10 +538,12 @@ class TestTheLargestPayload:
         assert (await engine.inspect.counts(REVIEWS)).ready == 3
         assert (await engine.inspect.job(lease.job)).result == b"4" * 7
 
-    async def test_is_judged_by_the_server_where_a_call_has_a_name(
+    async def test_is_checked_by_redis_for_a_call_that_has_a_name(
         self, engine: Engine, other_engine: Engine
     ) -> None:
-        """It may be a repeat: what was taken in before the limit was lowered is not refused now."""
+        """It may be a repeat: a job that was accepted before the limit was lowered is not
+        refused.
+        """
         jobs, call = [new_job(b"four", id="a"), new_job(b"1", id="b")], Call("client-7", 1)
         answers = await engine.submit_many(REVIEWS, jobs, call=call)
         await other_engine.queues.reconfigure(REVIEWS, QueueOptions(max_payload=3))
@@ -542,14 +552,14 @@ class TestTheLargestPayload:
         [refused] = await engine.submit_many(REVIEWS, jobs[:1], call=Call("client-7", 2))
         assert isinstance(refused, PayloadTooLarge)
 
-    async def test_is_that_of_the_queue_for_results_too(self, engine: Engine) -> None:
+    async def test_is_the_limit_of_results_too(self, engine: Engine) -> None:
         size = 1024 * 1024 + 1
         await engine.queues.configure(REVIEWS, QueueOptions(max_payload=size, keep=hours(1)))
         lease = await leased(engine)
         await engine.complete(lease, bytes(size))
         assert len((await engine.inspect.job(lease.job)).result or b"") == size
 
-    async def test_is_a_mebibyte_unless_said(self, engine: Engine) -> None:
+    async def test_is_a_mebibyte_by_default(self, engine: Engine) -> None:
         await engine.submit(REVIEWS, b"x" * 1024 * 1024)
         [lease] = await claim(engine)
         assert len(lease.payload) == 1024 * 1024
@@ -557,7 +567,7 @@ class TestTheLargestPayload:
             await engine.submit(REVIEWS, b"x" * (1024 * 1024 + 1))
 
 
-class TestOptionsThatCanNotBeRight:
+class TestInvalidOptions:
     @pytest.mark.parametrize(
         ("option", "value"),
         [

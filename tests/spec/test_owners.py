@@ -34,11 +34,11 @@ class TestTheOwnerOfAJob:
         assert (await engine.inspect.job(job)).owner == "ann"
         assert (await claim_one(engine)).owner == "ann"
 
-    async def test_is_nobody_if_none_was_said(self, engine: Engine) -> None:
+    async def test_is_none_by_default(self, engine: Engine) -> None:
         assert (await engine.inspect.job(await submitted(engine, None))).owner is None
 
     @pytest.mark.parametrize("owner", ["", "a\nb", "x" * 513])
-    async def test_is_a_name(self, engine: Engine, owner: str) -> None:
+    async def test_follows_the_rule_for_names(self, engine: Engine, owner: str) -> None:
         with pytest.raises(InvalidName):
             await submitted(engine, owner)
 
@@ -80,13 +80,15 @@ class TestAChangeForOneOwner:
         assert (await engine.inspect.job(job)).result == b"done"
 
 
-async def test_a_job_that_is_not_there_can_be_set_by_every_owner(engine: Engine) -> None:
+async def test_a_job_that_does_not_exist_can_be_set_by_every_owner(engine: Engine) -> None:
     placed = await engine.set(REVIEWS, b"", id="a", owner="ann", for_owner="ann")
     assert (placed.replaced, (await engine.inspect.job(placed.job)).owner) == (False, "ann")
 
 
 @pytest.mark.parametrize("name", ["cancel", "move"])
-async def test_a_job_that_is_not_there_is_not_found_whoever_asks(engine: Engine, name: str) -> None:
+async def test_a_job_that_does_not_exist_is_not_found_by_any_owner(
+    engine: Engine, name: str
+) -> None:
     with pytest.raises(JobNotFound):
         await CHANGES[name](engine, job_ref(REVIEWS, "nobody"), "ann")
 

@@ -1,4 +1,4 @@
-"""pause and resume: hand out no jobs; everything else goes on."""
+"""pause and resume: no jobs are claimed from a paused queue; everything else goes on."""
 
 from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, submit_ids
 from towpath.clock import ManualClock, seconds
@@ -8,20 +8,20 @@ from towpath.engine.states import State
 
 
 class TestAPausedQueue:
-    async def test_hands_out_no_jobs(self, engine: Engine) -> None:
+    async def test_gives_out_no_jobs(self, engine: Engine) -> None:
         await submit_ids(engine, "a")
         await submit_ids(engine, "b", lane="octo")
         await engine.queues.pause(REVIEWS)
         assert await claim(engine) == []
         assert await claim(engine, lane="octo") == []
 
-    async def test_is_paused_for_everybody(self, engine: Engine, other_engine: Engine) -> None:
+    async def test_is_paused_for_every_process(self, engine: Engine, other_engine: Engine) -> None:
         await submit_ids(engine, "a")
         await engine.queues.pause(REVIEWS)
         assert await claim(other_engine) == []
         assert (await other_engine.inspect.counts(REVIEWS)).paused
 
-    async def test_takes_jobs_in(self, engine: Engine) -> None:
+    async def test_accepts_jobs(self, engine: Engine) -> None:
         await engine.queues.pause(REVIEWS)
         assert (await engine.submit(REVIEWS, b"")).state is State.READY
 
@@ -66,7 +66,7 @@ class TestAPausedQueue:
 
 
 class TestResuming:
-    async def test_hands_out_jobs_again_in_their_order(self, engine: Engine) -> None:
+    async def test_gives_out_jobs_again_in_their_order(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b")
         await engine.queues.pause(REVIEWS)
         await submit_ids(engine, "c")
@@ -74,7 +74,7 @@ class TestResuming:
         assert ids_of(await claim(engine, 3)) == ["a", "b", "c"]
         assert not (await engine.inspect.counts(REVIEWS)).paused
 
-    async def test_of_a_queue_that_is_not_paused_changes_nothing(self, engine: Engine) -> None:
+    async def test_a_queue_that_is_not_paused_changes_nothing(self, engine: Engine) -> None:
         await submit_ids(engine, "a")
         await engine.queues.resume(REVIEWS)
         assert (await claim_one(engine)).id == "a"

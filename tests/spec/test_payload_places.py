@@ -1,4 +1,6 @@
-"""A small payload is part of its record, a larger one has a key of its own; nobody can tell."""
+"""A small payload is stored in the job's record, a larger one under a key of its own; readers see
+no difference.
+"""
 
 import re
 
@@ -29,7 +31,7 @@ plain_and_not = pytest.mark.parametrize("priority", [None, 90])
 
 
 def payload_of(size: int) -> bytes:
-    """Any bytes: those that end names and maps in a record, too."""
+    """Any bytes, including those that end names and maps in a record."""
     return (bytes(range(256)) * (size // 256 + 1))[:size]
 
 
@@ -39,7 +41,7 @@ def job_a(payload: bytes, priority: int | None) -> NewJob:
 
 
 class TestAPayload:
-    def test_is_small_up_to_about_half_a_kilobyte(self) -> None:
+    def test_is_stored_in_the_record_up_to_half_a_kilobyte(self) -> None:
         assert 256 <= BOUND <= 1024
 
     @sizes
@@ -56,7 +58,7 @@ class TestAPayload:
 
     @sizes
     @plain_and_not
-    async def test_reaches_every_attempt_and_every_reader(
+    async def test_is_given_to_every_attempt_and_every_reader(
         self, engine: Engine, clock: ManualClock, size: int, priority: int | None
     ) -> None:
         await engine.queues.configure(REVIEWS, KEEPING)
@@ -83,10 +85,10 @@ class TestAPayload:
         assert (differs.existed, differs.same_payload) == (True, False)
 
     @plain_and_not
-    async def test_of_many_jobs_in_one_claim_is_each_job_s_own(
+    async def test_of_each_of_many_jobs_in_one_claim_is_its_own(
         self, engine: Engine, priority: int | None
     ) -> None:
-        """The large ones are read in portions; here an answer has room for one of any size."""
+        """The large ones are read in portions; one answer has room for one of any size here."""
         await engine.queues.configure(REVIEWS, QueueOptions(max_payload=8 * 1024 * 1024))
         more = {"priority": priority} if priority else None
         payloads = {f"{n:02}": bytes([n]) * (BOUND + (n % 3)) for n in range(20)}
@@ -96,7 +98,7 @@ class TestAPayload:
         assert {lease.id: lease.payload for lease in leases} == payloads
 
     @sizes
-    async def test_comes_with_a_repeated_claim(self, engine: Engine, size: int) -> None:
+    async def test_is_in_a_repeated_claim(self, engine: Engine, size: int) -> None:
         await engine.submit(REVIEWS, payload_of(size), id="a")
         call = Call("worker-1", 7)
         [first] = await engine.claim(REVIEWS, worker="anna", lease=LEASE, call=call)
@@ -123,7 +125,7 @@ class TestAPayload:
 
     @sizes
     @plain_and_not
-    async def test_goes_by_itself_with_the_job_that_is_kept(
+    async def test_of_a_kept_job_expires_with_the_job(
         self, engine: Engine, deployment: Deployment, size: int, priority: int | None
     ) -> None:
         await engine.queues.configure(REVIEWS, KEEPING)
@@ -135,14 +137,14 @@ class TestAPayload:
             assert 0 < left <= 3_600_000
 
 
-class TestAPayloadInThePlaceOfAnother:
+class TestAPayloadThatReplacesAnother:
     @pytest.mark.parametrize(
         "payloads",
         [(SMALL, LARGE), (LARGE, SMALL), (LARGE, SMALL, LARGE), (SMALL, LARGE, SMALL)],
         ids=["grows", "shrinks", "shrinks and grows", "grows and shrinks"],
     )
     @pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "in one call"])
-    async def test_is_the_only_one(
+    async def test_is_the_only_one_that_is_stored(
         self, engine: Engine, deployment: Deployment, payloads: tuple[bytes, ...], *, at_once: bool
     ) -> None:
         first, *others = [new_job(payload, id="a") for payload in payloads]
@@ -167,7 +169,7 @@ class TestAPayloadInThePlaceOfAnother:
 
 
 class TestATickThatIsAheadOfTheClock:
-    """After very many submits at once, or where the clock was set back."""
+    """This happens after very many submits at once, or when the clock was set back."""
 
     @pytest.mark.parametrize(
         "ahead", [0, 1, 2**24 - 3, 2**24 - 2, 2**24 - 1, 2**24, 2**24 + 1, 86_400_000 * 30]
@@ -194,7 +196,7 @@ class TestATickThatIsAheadOfTheClock:
 
 class TestListsAndSearches:
     async def test_read_no_payloads(self, engine: Engine) -> None:
-        """What a script answers is what comes over the line."""
+        """What a script answers is what is sent over the connection."""
         await engine.queues.configure(REVIEWS, KEEPING)
         jobs = [
             NewJob(job_id("plain"), b"SECRET-plain"),

@@ -1,4 +1,4 @@
-"""A plain job goes a shorter way through the scripts, and nobody can tell."""
+"""A plain job goes a shorter way through the scripts, with the same results."""
 
 from collections.abc import Awaitable, Callable
 
@@ -26,7 +26,9 @@ Story = Callable[[Engine, ManualClock], Awaitable[object]]
 
 
 def plain(*ids: str) -> list[NewJob]:
-    """Jobs about which nothing is said; their ids are chosen here, but do not count as named."""
+    """Jobs with default options; the test chooses their ids, but Redis does not remember them as
+    chosen ids.
+    """
     return [NewJob(job_id(id), id.encode()) for id in ids]
 
 
@@ -60,7 +62,7 @@ async def with_some_held(engine: Engine, clock: ManualClock) -> object:
     first = await claim(engine, 2)
     clock.advance(seconds(26))
     then = await claim(engine)
-    await engine.wait_for_work(REVIEWS, within=seconds(9))  # takes the token that wakes who waits
+    await engine.wait_for_work(REVIEWS, within=seconds(9))  # takes the wake-up of waiting workers
     return first, then, await claim(engine, 2), await engine.settle([Complete(first[1])])
 
 
@@ -70,7 +72,7 @@ async def kept_one_by_one(engine: Engine, clock: ManualClock) -> object:
 
 
 async def kept_with_results(engine: Engine, clock: ManualClock) -> object:
-    """By exchange, some with a result and some without."""
+    """Completes by exchange, some with a result and some without."""
     await engine.queues.configure(REVIEWS, KEEPING)
     answers: list[object] = [await engine.submit_many(REVIEWS, plain(*"gfedcba"))]
     held = await claim(engine, 2)
@@ -92,7 +94,9 @@ async def and_idle(engine: Engine, clock: ManualClock) -> object:
 
 
 async def told(engine: Engine, story: Story, deployment: Deployment) -> object:
-    """What a story comes to: its answers, the store, and the events without their times."""
+    """The results of a story: its answers, the keys in Redis, and the events without their
+    times.
+    """
     answers = await story(engine, clock_of(engine))
     entries = items(deployment.ask("XRANGE", EVENTS, "-", "+"))
     events = [items(entry)[1] for entry in entries]
@@ -124,8 +128,8 @@ class TestTheShortWay:
                 found.append(await told(engine, story, deployment))
         assert found[0] == found[1]
 
-    async def test_is_taken_by_jobs_that_are_kept(self, deployment: Deployment) -> None:
-        """The long way of these scripts fails; a claim takes it about once a second, to trim."""
+    async def test_is_used_for_jobs_that_are_kept(self, deployment: Deployment) -> None:
+        """The long way of these scripts fails; a claim uses it about once a second, to trim."""
         ends_only = Scripts(lambda piece, text: "error('long')" if piece == "ends" else text)
         first_claim = Scripts()
         ends_only["claim"] = first_claim["claim"]
@@ -136,14 +140,14 @@ class TestTheShortWay:
 
 
 class TestAPlainJob:
-    async def test_submitted_twice_in_a_batch_is_one(self, engine: Engine) -> None:
+    async def test_that_is_twice_in_a_batch_is_submitted_once(self, engine: Engine) -> None:
         [job] = plain("a")
         first, again = await engine.submit_many(REVIEWS, [job, job])
         assert isinstance(first, Submitted)
         assert again == Submitted(first.job, State.READY, existed=True, same_payload=True)
         assert (await engine.inspect.counts(REVIEWS)).ready == 1
 
-    async def test_completed_twice_in_an_exchange_counts_once(self, engine: Engine) -> None:
+    async def test_that_is_completed_twice_in_an_exchange_counts_once(self, engine: Engine) -> None:
         await engine.submit_many(REVIEWS, plain("a"))
         lease = await claim_one(engine)
         await engine.settle([Complete(lease), Complete(lease)])
@@ -155,7 +159,7 @@ class TestAPlainJob:
         names = {key.rpartition(":")[2] for key in deployment.key_names() if ":call:" not in key}
         assert names <= {"meta", "events", "wake", "queues", "history"}
 
-    async def test_that_was_reaped_is_not_completed_under_the_old_lease(
+    async def test_that_was_reaped_cannot_be_completed_under_the_old_lease(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.submit_many(REVIEWS, plain("a", "b"))
@@ -170,7 +174,7 @@ class TestAPlainJob:
 async def test_a_lone_submit_that_fails_is_not_remembered(
     engine: Engine, other_engine: Engine, deployment: Deployment
 ) -> None:
-    """The first call of a channel has no memory to put back. Sent again, it must fail again."""
+    """A channel's first call has no memory to restore. Sent again, it must fail again."""
     await engine.submit(REVIEWS, b"1")
     keys = keys_of(QueueName(REVIEWS))
     set_numbers(deployment.ask, keys.meta, watched=0)

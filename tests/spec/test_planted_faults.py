@@ -1,4 +1,4 @@
-"""Planted faults of history: each is seen in what a short story answers."""
+"""Planted faults in the code of history: each changes the answers of a short story."""
 
 import pytest
 
@@ -57,7 +57,7 @@ async def story(server: EmbeddedServer, fault: Mutant | None) -> list[object]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
-async def test_a_fault_of_history_is_seen(server: EmbeddedServer, fault: Mutant) -> None:
+async def test_a_fault_in_the_history_is_found(server: EmbeddedServer, fault: Mutant) -> None:
     whole = await story(server, None)
     assert await story(server, None) == whole
     assert await story(server, fault) != whole

@@ -1,4 +1,4 @@
-"""Priority: higher runs first, first in first out within one."""
+"""Jobs of a higher priority run first; within one priority, the first submitted runs first."""
 
 from random import Random
 
@@ -12,19 +12,21 @@ from towpath.engine.model import HIGH, LOW, NORMAL, new_job
 
 
 class TestPriority:
-    async def test_higher_runs_first(self, engine: Engine) -> None:
+    async def test_lets_higher_ones_run_first(self, engine: Engine) -> None:
         await engine.submit(REVIEWS, b"", id="low", priority=LOW)
         await engine.submit(REVIEWS, b"", id="normal")
         await engine.submit(REVIEWS, b"", id="high", priority=HIGH)
         assert ids_of(await claim(engine, 3)) == ["high", "normal", "low"]
 
-    async def test_is_strict_whatever_the_age(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_is_strict_whatever_the_age_of_a_job(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.submit(REVIEWS, b"", id="old", priority=LOW)
         clock.advance(hours(24 * 365))
         await engine.submit(REVIEWS, b"", id="new", priority=LOW + 1)
         assert ids_of(await claim(engine, 2)) == ["new", "old"]
 
-    async def test_has_every_step_from_0_to_100(self, engine: Engine) -> None:
+    async def test_may_be_any_number_from_0_to_100(self, engine: Engine) -> None:
         order = list(range(101))
         Random(7).shuffle(order)
         jobs = [new_job(b"", id=f"{n}", priority=n) for n in order]
@@ -32,7 +34,7 @@ class TestPriority:
         claimed = await claim(engine, 101)
         assert [lease.priority for lease in claimed] == list(range(100, -1, -1))
 
-    async def test_is_normal_unless_said(self, engine: Engine) -> None:
+    async def test_is_normal_by_default(self, engine: Engine) -> None:
         await submit_ids(engine, "a")
         assert (await claim_one(engine)).priority == NORMAL
 
@@ -50,7 +52,7 @@ class TestOrderWithinOnePriority:
             clock.advance(seconds(1))
         assert ids_of(await claim(engine, 3)) == ["c", "a", "b"]
 
-    async def test_does_not_look_at_the_text_of_ids(self, engine: Engine) -> None:
+    async def test_does_not_depend_on_the_text_of_ids(self, engine: Engine) -> None:
         await submit_ids(engine, "9", "10", "8", "z", "A")
         assert ids_of(await claim(engine, 5)) == ["9", "10", "8", "z", "A"]
 
@@ -58,7 +60,7 @@ class TestOrderWithinOnePriority:
     async def test_holds_for_thousands_in_one_millisecond(
         self, engine: Engine, priority: int
     ) -> None:
-        """The clock stands still: a counter keeps them apart, not the time."""
+        """The clock stands still: a counter orders the jobs, not the time."""
         jobs = [new_job(b"", id=f"{n}", priority=priority) for n in range(2000)]
         await engine.submit_many(REVIEWS, jobs)
         claimed = [id for _ in range(4) for id in ids_of(await claim(engine, 500))]

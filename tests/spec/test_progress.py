@@ -1,4 +1,4 @@
-"""progress: leave a note on a job that is being worked on."""
+"""progress: store a note on a running job."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from towpath.errors import JobNotFound, LeaseLost, PayloadTooLarge
 
 
 class TestProgress:
-    async def test_is_seen_by_those_who_look(self, engine: Engine) -> None:
+    async def test_is_shown_to_readers(self, engine: Engine) -> None:
         lease = await leased(engine)
         assert (await engine.inspect.job(lease.job)).progress is None
         await engine.progress(lease, b"\x00 40 %")
@@ -24,25 +24,25 @@ class TestProgress:
         await engine.progress(lease, b"50 %")
         assert (await engine.inspect.job(lease.job)).progress == b"50 %"
 
-    async def test_does_not_hold_the_job_longer(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_does_not_renew_the_lease(self, engine: Engine, clock: ManualClock) -> None:
         lease = await leased(engine)
         await engine.progress(lease, b"40 %")
         assert (await engine.inspect.job(lease.job)).expires_at == clock.now + LEASE
 
-    async def test_stays_when_the_job_is_done(self, engine: Engine) -> None:
+    async def test_is_kept_when_the_job_is_done(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease = await leased(engine)
         await engine.progress(lease, b"99 %")
         await engine.complete(lease)
         assert (await engine.inspect.job(lease.job)).progress == b"99 %"
 
-    async def test_is_taken_from_a_worker_that_was_asked_to_stop(self, engine: Engine) -> None:
+    async def test_is_accepted_from_a_worker_that_was_asked_to_stop(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.cancel(lease.job)
         await engine.progress(lease, b"cleaning up")
         assert (await engine.inspect.job(lease.job)).progress == b"cleaning up"
 
-    async def test_of_a_stale_lease_changes_nothing(
+    async def test_under_a_stale_lease_changes_nothing(
         self, engine: Engine, clock: ManualClock, deployment: Deployment
     ) -> None:
         stalled = await leased(engine)
@@ -60,7 +60,7 @@ class TestProgress:
         with pytest.raises(JobNotFound):
             await engine.progress(lease, b"late")
 
-    async def test_has_a_largest_size(self, engine: Engine) -> None:
+    async def test_has_a_size_limit(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.progress(lease, b"x" * LARGEST_NOTE)
         with pytest.raises(PayloadTooLarge):

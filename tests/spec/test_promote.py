@@ -1,4 +1,4 @@
-"""promote: make the jobs ready whose time has come."""
+"""promote: make delayed jobs ready whose time has come."""
 
 from tests.spec.jobs import REVIEWS, claim, claim_one, ids_of, leased, submit_ids
 from towpath.clock import ManualClock, milliseconds, seconds
@@ -29,7 +29,7 @@ class TestPromoting:
         clock.advance(seconds(5) - milliseconds(1))
         assert await engine.queues.promote(REVIEWS) == 0
 
-    async def test_orders_them_by_due_time_and_then_by_submission(
+    async def test_orders_jobs_by_due_time_and_then_by_submission(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit_delayed(engine, z=2, b=2, a=2, last=3, first=1)
@@ -37,7 +37,7 @@ class TestPromoting:
         await engine.queues.promote(REVIEWS)
         assert ids_of(await claim(engine, 9)) == ["first", "z", "b", "a", "last"]
 
-    async def test_puts_them_behind_those_that_are_ready(
+    async def test_puts_jobs_behind_those_that_are_ready(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         """A due job competes from the moment it is ready, not from its submission."""
@@ -54,7 +54,7 @@ class TestPromoting:
         await engine.queues.promote(REVIEWS)
         assert ids_of(await claim(engine, 2)) == ["high", "ready"]
 
-    async def test_takes_at_most_so_many_the_earliest_first(
+    async def test_takes_at_most_the_number_asked_for_the_earliest_first(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit_delayed(engine, c=3, b=2, a=1)
@@ -64,7 +64,7 @@ class TestPromoting:
         assert await engine.queues.promote(REVIEWS, 2) == 1
         assert await engine.queues.promote(REVIEWS, 2) == 0
 
-    async def test_sends_a_job_to_wait_whose_lane_went_on_without_it(
+    async def test_makes_a_job_wait_whose_lane_went_on_without_it(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.SKIP))
@@ -83,7 +83,9 @@ class TestPromoting:
         clock.advance(seconds(1))
         assert await engine.queues.promote(REVIEWS) == 1
 
-    async def test_is_counted(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_is_counted_in_the_queues_totals(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await submit_delayed(engine, a=1, b=1)
         clock.advance(seconds(1))
         await engine.queues.promote(REVIEWS)
@@ -101,5 +103,5 @@ class TestASweep:
         counts = await engine.inspect.counts(REVIEWS)
         assert (counts.ready, counts.leased, counts.delayed, counts.kept) == (2, 0, 0, 0)
 
-    async def test_of_a_quiet_queue_does_nothing(self, engine: Engine) -> None:
+    async def test_of_a_quiet_queue_changes_nothing(self, engine: Engine) -> None:
         assert await sweep(engine, REVIEWS) == 0

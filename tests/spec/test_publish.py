@@ -22,7 +22,7 @@ KEY = "towpath:stream:reviews"
 
 
 def entries_of(deployment: Deployment) -> list[tuple[str, list[object]]]:
-    """The entries of the stream: id, and field by field."""
+    """The entries of the stream: their ids, and their fields in order."""
     found: list[tuple[str, list[object]]] = []
     for entry in items(deployment.ask("XRANGE", KEY, "-", "+")):
         id, fields = items(entry)
@@ -32,7 +32,7 @@ def entries_of(deployment: Deployment) -> list[tuple[str, list[object]]]:
 
 
 class TestPublishing:
-    async def test_appends_in_order_and_tells_where(
+    async def test_appends_in_order_and_returns_the_positions(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         first = await engine.publish("reviews", [{"id": "1", "event": b"\x00\xff"}], cap=100)
@@ -51,7 +51,7 @@ class TestPublishing:
         assert deployment.calls("eval", "evalsha") == before + 1
         assert len(set(ids)) == 500
 
-    async def test_keeps_not_many_more_than_its_cap(
+    async def test_keeps_few_entries_more_than_its_cap(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """A stream drops whole nodes of about a hundred entries."""
@@ -63,18 +63,16 @@ class TestPublishing:
         assert 100 <= len(kept) <= 300
         assert kept[-1][0] == ids[-1]
 
-    async def test_knows_nothing_of_queues(self, engine: Engine, deployment: Deployment) -> None:
+    async def test_is_independent_of_queues(self, engine: Engine, deployment: Deployment) -> None:
         await engine.publish("reviews", [{"n": "1"}], cap=100)
         assert set(deployment.dump()) == {KEY}
 
     @pytest.mark.parametrize("stream", ["", "Reviews", "a b", "x" * 65, "a:b", "{a}"])
-    async def test_refuses_a_name_that_is_none(self, engine: Engine, stream: str) -> None:
+    async def test_refuses_an_invalid_name(self, engine: Engine, stream: str) -> None:
         with pytest.raises(InvalidName):
             await engine.publish(stream, [{"n": "1"}], cap=100)
 
-    async def test_refuses_what_can_not_be_a_batch(
-        self, engine: Engine, deployment: Deployment
-    ) -> None:
+    async def test_refuses_an_invalid_batch(self, engine: Engine, deployment: Deployment) -> None:
         one: dict[str, str] = {"n": "1"}
         wrong: list[tuple[list[dict[str, str]], int]] = [
             ([], 1), ([one] * (LARGEST_BATCH + 1), 1), ([{}], 1), ([one], 0), ([one], 10**8),
@@ -84,7 +82,7 @@ class TestPublishing:
                 await engine.publish("reviews", entries, cap=cap)
         assert deployment.key_names() == set()
 
-    async def test_says_that_something_else_has_the_name(
+    async def test_reports_that_the_name_is_taken_by_a_key_of_another_type(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         deployment.ask("SET", KEY, "taken")
@@ -110,11 +108,11 @@ async def test_published_entries_are_there_once_after_a_lost_reply(server: Embed
     assert told == [[ids[0].encode(), [b"id", b"1"]], [ids[1].encode(), [b"id", b"2"]]]
 
 
-async def test_entries_that_are_published_again_are_there_again(server: EmbeddedServer) -> None:
-    """At least once: after a call that was given up, a reader knows them by what is in them."""
+async def test_entries_that_are_published_again_are_there_twice(server: EmbeddedServer) -> None:
+    """Delivery is at least once: readers recognise repeats by their contents."""
     limits = Limits(answer=seconds(0.2), give_up=seconds(0.4))
     async with Proxy(server.address, Faults()) as proxy, Engine(proxy.url, limits=limits) as engine:
-        await engine.publish("others", [{"id": "1"}], cap=100)  # the server knows the script
+        await engine.publish("others", [{"id": "1"}], cap=100)  # Redis knows the script
         proxy.faults.hole = Hole.REPLIES
         with pytest.raises(ServerUnreachable):
             await engine.publish("reviews", [{"id": "1"}], cap=100)

@@ -1,4 +1,4 @@
-"""Reading: who looks at a queue that nobody used finds it empty, and leaves nothing behind."""
+"""A reader finds an unused queue empty and leaves nothing behind in it."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -55,7 +55,7 @@ LOOKS: dict[str, Look] = {
 
 
 @pytest.mark.parametrize("look", LOOKS)
-async def test_reading_makes_no_queue(engine: Engine, deployment: Deployment, look: str) -> None:
+async def test_reading_creates_no_queue(engine: Engine, deployment: Deployment, look: str) -> None:
     with suppress(JobNotFound, ScheduleNotFound, StillOpen):
         await LOOKS[look](engine)
     assert deployment.key_names() == set()
@@ -72,7 +72,7 @@ async def test_reading_shows_the_options_of_a_queue_that_another_process_made(
 
 
 class TestManyQueuesAtOnce:
-    """In few messages, and answered as if each had been asked about alone."""
+    """They are read in few messages, with the same answers as one by one."""
 
     async def test_are_counted(self, engine: Engine, other_engine: Engine) -> None:
         names = [f"queue-{n}" for n in range(120)]
@@ -84,13 +84,13 @@ class TestManyQueuesAtOnce:
         assert found == {name: await other_engine.inspect.counts(name) for name in names}
         assert await engine.inspect.counts_of([]) == {}
 
-    async def test_have_their_histories(self, engine: Engine) -> None:
+    async def test_have_their_histories_returned(self, engine: Engine) -> None:
         await engine.submit("a", b"x")
         found = await engine.inspect.histories(["a", "b"])
         assert [found[name].ready[-1] for name in ("a", "b")] == [1, 0]
         assert found["a"] == await engine.inspect.history("a")
 
-    async def test_are_counted_by_a_server_that_has_forgotten_the_scripts(
+    async def test_are_counted_after_redis_has_forgotten_the_scripts(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await engine.submit("a", b"x")
@@ -100,7 +100,7 @@ class TestManyQueuesAtOnce:
         found = await engine.inspect.counts_of(["a", "b"])
         assert [counts.ready for counts in found.values()] == [1, 0]
 
-    async def test_are_counted_without_one_that_is_spoilt(
+    async def test_are_counted_without_a_corrupt_queue_among_them(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         for name in ("a", "b", "c"):
@@ -113,7 +113,7 @@ class TestManyQueuesAtOnce:
         assert {name: counts.ready for name, counts in found.items()} == {"a": 1, "c": 1}
         assert list(await engine.inspect.histories(["a", "b"])) == ["a"]
 
-    async def test_are_counted_where_the_first_is_spoilt_and_the_scripts_are_forgotten(
+    async def test_are_counted_when_the_first_is_corrupt_and_the_scripts_are_forgotten(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         for name in ("a", "b"):

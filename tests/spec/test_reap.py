@@ -1,4 +1,4 @@
-"""reap: give back the jobs whose lease has ended."""
+"""reap: make jobs ready again whose lease has ended."""
 
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, submit_ids
@@ -44,7 +44,7 @@ class TestReaping:
         await engine.queues.reap(REVIEWS)
         assert (await claim_one(engine)).attempt == 2
 
-    async def test_tells_the_next_worker_why_the_job_came_again(
+    async def test_tells_the_next_worker_why_the_job_is_delivered_again(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(engine)
@@ -56,10 +56,10 @@ class TestReaping:
         assert lease.worker in again.reason
         assert (await engine.inspect.job(lease.job)).reason == again.reason
 
-    async def test_ends_a_job_without_attempts_left(
+    async def test_ends_a_job_without_attempts_left_dead(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """A job that kills its workers must not loop for ever."""
+        """A job that kills its workers must not be delivered for ever."""
         await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=2))
         lease = await leased(engine)
         clock.advance(LEASE)
@@ -72,10 +72,10 @@ class TestReaping:
         assert job.reason.startswith("LEASE_ENDED")
         assert "berta" in job.reason
 
-    async def test_ends_a_job_that_killed_five_workers(
+    async def test_ends_a_job_that_killed_five_workers_dead(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """It has attempts left, and would take all workers with it."""
+        """It has attempts left, but would kill every worker."""
         [job] = await submit_ids(engine, "poison")
         for deaths in range(5):
             assert (await claim_one(engine)).deaths == deaths
@@ -85,7 +85,7 @@ class TestReaping:
         assert (dead.state, dead.attempts, dead.deaths) == (State.DEAD, 5, 5)
         assert (dead.reason or "").startswith("WORKERS_DIED")
 
-    async def test_allows_as_many_deaths_as_the_queue_says(
+    async def test_allows_as_many_deaths_of_workers_as_the_queue_says(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_deaths=2))
@@ -97,7 +97,7 @@ class TestReaping:
             await engine.queues.reap(REVIEWS)
         assert await engine.inspect.state(lease.job) is State.DEAD
 
-    async def test_counts_deaths_anew_after_a_retry(
+    async def test_counts_deaths_of_workers_anew_after_a_retry(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_deaths=1))
@@ -107,16 +107,16 @@ class TestReaping:
         assert await engine.retry(lease.job) is State.READY
         assert (await engine.inspect.job(lease.job)).deaths == 0
 
-    async def test_brings_a_job_back_that_may_not_be_retried(
+    async def test_makes_a_job_ready_whose_policy_allows_no_retry(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """The policy is about attempts that failed; a crash says nothing about the job."""
+        """The policy is about failed attempts; a crash says nothing about the job."""
         await engine.queues.configure(REVIEWS, QueueOptions(retry=Never()))
         await leased(engine)
         clock.advance(LEASE)
         assert (await claim_one(engine)).attempt == 2
 
-    async def test_ends_a_job_that_was_asked_to_stop(
+    async def test_cancels_a_job_that_was_asked_to_stop(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
@@ -126,7 +126,7 @@ class TestReaping:
         await engine.queues.reap(REVIEWS)
         assert await engine.inspect.state(lease.job) is State.CANCELLED
 
-    async def test_takes_at_most_so_many_the_longest_over_first(
+    async def test_takes_at_most_the_number_asked_for_the_longest_ended_first(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         longest = await leased(engine, "c")
@@ -146,7 +146,7 @@ class TestReaping:
         clock.advance(LEASE)
         assert ids_of(await claim(engine, 2)) == ["a"]
 
-    async def test_lets_the_lane_go_on_past_a_head_that_is_dead(
+    async def test_lets_the_lane_go_on_when_its_head_is_dead(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=1))
@@ -155,7 +155,7 @@ class TestReaping:
         clock.advance(LEASE)
         assert ids_of(await claim(engine, 2)) == ["b"]
 
-    async def test_parks_a_lane_whose_head_is_dead_if_the_queue_parks(
+    async def test_parks_the_lane_of_a_dead_head_if_the_queue_parks(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=1, lanes=LanePolicy.PARK))
@@ -182,7 +182,9 @@ class TestReaping:
         assert await engine.queues.reap(REVIEWS) == 1
         assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
-    async def test_is_counted(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_is_counted_in_the_queues_totals(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await leased(engine)
         clock.advance(LEASE)
         await engine.queues.reap(REVIEWS)
@@ -190,7 +192,7 @@ class TestReaping:
 
 
 class TestAPoisonJob:
-    async def test_is_delivered_at_most_its_attempts_and_its_releases(
+    async def test_is_delivered_at_most_as_often_as_its_attempts_and_releases(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=3))

@@ -1,4 +1,4 @@
-"""A job that has a record is changed by its record alone, whoever else asks."""
+"""A job that has a record is changed only on behalf of its record."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -51,7 +51,7 @@ async def test_a_change_is_refused_and_names_the_record(
     assert await engine.inspect.job(JOB) == before
 
 
-async def test_its_record_may_cancel_and_delete_it(engine: Engine) -> None:
+async def test_the_record_may_cancel_and_delete_its_job(engine: Engine) -> None:
     await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
     await submit(engine)
     assert await engine.cancel(JOB, by_record=True) is State.CANCELLED
@@ -59,7 +59,7 @@ async def test_its_record_may_cancel_and_delete_it(engine: Engine) -> None:
     assert await engine.inspect.state(JOB) is State.GONE
 
 
-async def test_a_lease_and_a_look_have_the_id_of_the_record(engine: Engine) -> None:
+async def test_leases_and_job_infos_have_the_id_of_the_record(engine: Engine) -> None:
     await submit(engine)
     assert (await engine.inspect.job(JOB)).id == "invoice-7"
     [listed] = (await engine.inspect.list(REVIEWS, State.READY)).jobs

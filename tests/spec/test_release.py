@@ -1,4 +1,4 @@
-"""release: give a job back; the attempt does not count."""
+"""release: give a leased job back; the attempt does not count."""
 
 import pytest
 
@@ -54,9 +54,7 @@ class TestReleasing:
         await engine.release(await claim_one(engine))
         assert ids_of(await claim(engine, 2)) == ["a"]
 
-    async def test_after_a_delay_is_not_claimable_before(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
+    async def test_with_a_delay_makes_it_delayed(self, engine: Engine, clock: ManualClock) -> None:
         lease = await leased(engine)
         assert await engine.release(lease, delay=seconds(5)) is State.DELAYED
         assert await claim(engine) == []
@@ -78,7 +76,7 @@ class TestReleasing:
         await engine.release(lease)
         assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
-    async def test_is_counted(self, engine: Engine) -> None:
+    async def test_is_counted_in_the_queues_totals(self, engine: Engine) -> None:
         await engine.release(await leased(engine))
         assert (await engine.inspect.counts(REVIEWS)).totals["released"] == 1
 
@@ -96,14 +94,14 @@ class TestReleasingIsRefused:
         assert refusal.value.current == current.token
         assert deployment.dump() == before
 
-    async def test_the_second_time(self, engine: Engine) -> None:
+    async def test_for_a_lease_that_was_released_already(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.release(lease)
         with pytest.raises(LeaseLost) as refusal:
             await engine.release(lease)
         assert refusal.value.state == "ready"
 
-    async def test_for_a_job_that_has_ended(self, engine: Engine) -> None:
+    async def test_for_an_ended_job(self, engine: Engine) -> None:
         gone = await leased(engine, "gone")
         await engine.complete(gone)
         with pytest.raises(JobNotFound):

@@ -1,4 +1,4 @@
-"""renew: hold a job for longer, under the same token."""
+"""renew: extend a lease under the same token."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from towpath.ids import QueueName
 
 
 class TestRenewingALease:
-    async def test_counts_from_now(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_counts_the_new_time_from_now(self, engine: Engine, clock: ManualClock) -> None:
         lease = await leased(engine)
         clock.advance(seconds(20))
         renewed = await engine.renew(lease, LEASE)
@@ -24,7 +24,7 @@ class TestRenewingALease:
     async def test_keeps_the_token_and_the_attempt(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """Work already begun under the token remains valid."""
+        """The token of work that has begun stays valid."""
         lease = await leased(engine)
         clock.advance(seconds(20))
         renewed = await engine.renew(lease, LEASE)
@@ -34,7 +34,7 @@ class TestRenewingALease:
             lease.payload,
         )
 
-    async def test_keeps_others_away_beyond_the_first_end(
+    async def test_keeps_other_workers_away_after_its_first_end(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(engine)
@@ -51,7 +51,7 @@ class TestRenewingALease:
         clock.advance(seconds(1))
         assert (await claim_one(engine, worker="berta")).id == lease.id
 
-    async def test_counts_after_the_end_while_nobody_took_the_job(
+    async def test_is_accepted_after_its_end_while_no_other_worker_has_the_job(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(engine)
@@ -60,7 +60,7 @@ class TestRenewingALease:
         assert renewed.expires_at == clock.now + LEASE
         assert await claim(engine, worker="berta") == []
 
-    async def test_renews_the_mirror_for_outsiders(
+    async def test_renews_the_outsiders_copy_of_the_lease(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         lease = await leased(engine)
@@ -69,8 +69,12 @@ class TestRenewingALease:
         assert isinstance(left, int)
         assert left > 3_500_000
 
-    async def test_tells_that_the_job_is_to_stop(self, engine: Engine, clock: ManualClock) -> None:
-        """The lease is renewed all the same: while its worker is alive nobody else may run it."""
+    async def test_tells_the_worker_that_the_job_is_to_stop(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """The lease is renewed all the same: no other worker may run the job while this one is
+        alive.
+        """
         lease = await leased(engine)
         await engine.cancel(lease.job)
         clock.advance(seconds(20))
@@ -93,7 +97,7 @@ class TestRenewingIsRefused:
         assert (refusal.value.worker, refusal.value.state) == ("berta", "leased")
         assert (await engine.inspect.job(current.job)).expires_at == current.expires_at
 
-    async def test_once_the_job_was_reaped(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_after_the_job_was_reaped(self, engine: Engine, clock: ManualClock) -> None:
         lease = await leased(engine)
         clock.advance(LEASE)
         await engine.queues.reap(REVIEWS)
@@ -102,7 +106,7 @@ class TestRenewingIsRefused:
         assert refusal.value.state == "ready"
         assert await engine.inspect.state(lease.job) is State.READY
 
-    async def test_once_the_job_was_given_back(self, engine: Engine) -> None:
+    async def test_after_the_job_was_released(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.release(lease)
         with pytest.raises(LeaseLost):
@@ -114,20 +118,20 @@ class TestRenewingIsRefused:
         with pytest.raises(JobNotFound):
             await engine.renew(lease, LEASE)
 
-    async def test_for_a_job_that_is_done(self, engine: Engine) -> None:
+    async def test_for_a_done_job(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease = await leased(engine)
         await engine.complete(lease)
         with pytest.raises(JobDone):
             await engine.renew(lease, LEASE)
 
-    async def test_for_a_job_that_is_dead(self, engine: Engine) -> None:
+    async def test_for_a_dead_job(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.bury(lease, "broken")
         with pytest.raises(JobDead):
             await engine.renew(lease, LEASE)
 
-    async def test_for_a_job_that_is_cancelled(self, engine: Engine) -> None:
+    async def test_for_a_cancelled_job(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease = await leased(engine)
         await engine.cancel(lease.job)

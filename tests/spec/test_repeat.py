@@ -1,4 +1,4 @@
-"""Repeatable calls: the same call again has no effect and the same answer."""
+"""Repeatable calls: the same call again has no effect and gives the same answer."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -101,7 +101,7 @@ async def setting(engine: Engine) -> Verb:
 
 
 async def _texts(answers: Awaitable[list[Any]]) -> list[str]:
-    """Errors are equal if they say the same."""
+    """Errors are equal if their texts are."""
     return [str(answer) for answer in await answers]
 
 
@@ -186,7 +186,7 @@ class TestTheSameCallAgain:
         clock: ManualClock,
         deployment: Deployment,
     ) -> None:
-        """Whoever sends it, over whichever connection."""
+        """This holds for any sender and any connection."""
         verb = await given(engine)
         clock.advance(hours(1))
         answer = await verb(engine, FIRST)
@@ -207,7 +207,7 @@ class TestTheSameCallAgain:
     async def test_adds_nothing_after_the_job_was_completed_and_is_gone(
         self, engine: Engine
     ) -> None:
-        """The quick job: its submit may be repeated when nothing of it is left."""
+        """The submit of a quick job may be repeated when nothing of the job is left."""
         jobs = [new_job(b"quick")]
         answer = await engine.submit_many(REVIEWS, jobs, call=FIRST)
         lease = await claim_one(engine)
@@ -217,7 +217,9 @@ class TestTheSameCallAgain:
         counts = await engine.inspect.counts(REVIEWS)
         assert (counts.ready, counts.totals["completed"]) == (0, 1)
 
-    async def test_is_known_for_ten_minutes(self, engine: Engine, deployment: Deployment) -> None:
+    async def test_is_recognised_for_ten_minutes(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
         await engine.queues.pause(REVIEWS, call=FIRST)
         left = deployment.ask("PTTL", keys_of(QueueName(REVIEWS)).call(FIRST.channel))
         assert isinstance(left, int)
@@ -225,7 +227,7 @@ class TestTheSameCallAgain:
 
 
 class TestACallOutOfOrder:
-    async def test_with_a_lower_number_is_stale(
+    async def test_with_a_lower_number_is_refused_as_stale(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await engine.submit_many(REVIEWS, [new_job(b"")], call=Call("client-7", 10))
@@ -234,18 +236,20 @@ class TestACallOutOfOrder:
             await engine.submit_many(REVIEWS, [new_job(b"")], call=Call("client-7", 9))
         assert deployment.dump() == before
 
-    async def test_with_a_higher_number_may_leave_some_out(self, engine: Engine) -> None:
+    async def test_with_a_higher_number_may_skip_numbers(self, engine: Engine) -> None:
         await engine.submit_many(REVIEWS, [new_job(b"")], call=Call("client-7", 1))
         await engine.submit_many(REVIEWS, [new_job(b"")], call=Call("client-7", 1000))
         assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
-    async def test_of_another_channel_or_queue_is_another_call(self, engine: Engine) -> None:
+    async def test_on_another_channel_or_queue_is_another_call(self, engine: Engine) -> None:
         for channel, queue in (("a", REVIEWS), ("b", REVIEWS), ("a", "other")):
             await engine.submit_many(queue, [new_job(b"")], call=Call(channel, 1))
         assert (await engine.inspect.counts(REVIEWS)).ready == 2
         assert (await engine.inspect.counts("other")).ready == 1
 
-    async def test_keeps_numbers_apart_that_differ_in_the_last_digit(self, engine: Engine) -> None:
+    async def test_distinguishes_numbers_that_differ_in_the_last_digit(
+        self, engine: Engine
+    ) -> None:
         first, second = Call("client-7", 1794771968716192), Call("client-7", 1794771968716193)
         for call in (first, second):
             await engine.submit_many(REVIEWS, [new_job(b"")], call=call)
@@ -262,13 +266,13 @@ class TestARepeatedClaim:
         await submit_ids(engine, "a", "b", "c")
         assert await self.again(engine) == await self.again(engine)
 
-    async def test_returns_only_those_still_held(self, engine: Engine) -> None:
+    async def test_returns_only_leases_that_are_still_held(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b", "c")
         first, second = await self.again(engine)
         await engine.complete(first)
         assert await self.again(engine) == [second]
 
-    async def test_returns_never_new_ones(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_never_returns_new_leases(self, engine: Engine, clock: ManualClock) -> None:
         await submit_ids(engine, "a", "b", "c", "d")
         await self.again(engine)
         clock.advance(LEASE)
@@ -289,7 +293,7 @@ class TestARepeatedClaim:
         renewed = await engine.renew(lease, LEASE)
         assert await self.again(engine) == [renewed]
 
-    async def test_keeps_all_that_is_not_plain(self, engine: Engine) -> None:
+    async def test_has_every_attribute_of_jobs_that_are_not_plain(self, engine: Engine) -> None:
         await engine.submit(REVIEWS, b"\x00", id="a", lane="octo", priority=9, max_attempts=2)
         assert await self.again(engine) == await self.again(engine)
 
@@ -318,14 +322,14 @@ class TestACallIsRefused:
         assert (await engine.inspect.counts(REVIEWS)).ready == 0
 
     @pytest.mark.parametrize("number", [-1, True, 1.5, "1", 2**53 + 1])
-    async def test_with_a_number_that_can_not_be_kept_exactly(
+    async def test_with_a_number_that_is_not_exact_in_lua(
         self, engine: Engine, number: Any
     ) -> None:
         with pytest.raises(InvalidOption):
             await engine.queues.pause(REVIEWS, call=Call("client-7", number))
 
     @pytest.mark.parametrize("channel", ["", "x" * 513, "a\nb", 7])
-    async def test_with_a_channel_that_is_no_name(self, engine: Engine, channel: Any) -> None:
+    async def test_with_an_invalid_channel(self, engine: Engine, channel: Any) -> None:
         with pytest.raises(ValueError, match="channel"):
             await engine.queues.pause(REVIEWS, call=Call(channel, 1))
 
@@ -339,8 +343,8 @@ async def test_a_kept_job_outlives_the_memory_of_its_calls(engine: Engine) -> No
     assert await engine.inspect.state(lease.job) is State.DONE
 
 
-class TestANameThatWasUsedForAnotherVerb:
-    async def test_is_refused_and_nothing_is_done(self, engine: Engine) -> None:
+class TestACallNumberOfAnotherVerb:
+    async def test_is_refused_and_changes_nothing(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.progress(lease, b"half", call=Call("c", 1))
         with pytest.raises(CallTaken):
@@ -348,9 +352,9 @@ class TestANameThatWasUsedForAnotherVerb:
         assert await engine.inspect.state(lease.job) is State.LEASED
 
 
-class TestOptionsThatChangedMeanwhile:
+class TestOptionsThatChangedBetweenACallAndItsRepeat:
     @EVERY_VERB
-    async def test_change_nothing_about_a_repeat(
+    async def test_do_not_affect_the_repeat(
         self,
         given: Callable[[Engine], Awaitable[Verb]],
         engine: Engine,
@@ -358,7 +362,9 @@ class TestOptionsThatChangedMeanwhile:
         clock: ManualClock,
         deployment: Deployment,
     ) -> None:
-        """The repeat is answered at once; refused, it would be made anew as another call."""
+        """The repeat is answered at once. If it were refused, it would be sent anew as another
+        call.
+        """
         verb = await given(engine)
         clock.advance(hours(1))
         answer = await verb(engine, FIRST)

@@ -1,4 +1,4 @@
-"""retry: give a dead job its attempts back."""
+"""retry: make a dead job ready with all its attempts."""
 
 import pytest
 
@@ -19,7 +19,7 @@ class TestRetryingADeadJob:
         assert (job.state, job.attempts, job.ended_at) == (State.READY, 0, None)
         assert (await engine.inspect.counts(REVIEWS)).dead == 0
 
-    async def test_gives_it_all_its_attempts_back(self, engine: Engine) -> None:
+    async def test_restores_all_its_attempts(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=2))
         ref = await buried(engine)
         await engine.retry(ref)
@@ -35,19 +35,19 @@ class TestRetryingADeadJob:
         job = await engine.inspect.job(lease.job)
         assert (job.payload, job.priority, job.reason) == (b"load", 90, "broken")
 
-    async def test_puts_it_behind_those_that_are_ready(self, engine: Engine) -> None:
+    async def test_puts_it_behind_ready_jobs(self, engine: Engine) -> None:
         ref = await buried(engine, "dead")
         await submit_ids(engine, "ready")
         await engine.retry(ref)
         assert ids_of(await claim(engine, 2)) == ["ready", "dead"]
 
-    async def test_gives_a_token_above_the_old_ones(self, engine: Engine) -> None:
+    async def test_lets_its_tokens_grow_on(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.bury(lease, "broken")
         await engine.retry(lease.job)
         assert (await claim_one(engine)).token > lease.token
 
-    async def test_forgets_that_it_had_a_delay(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_drops_its_earlier_delay(self, engine: Engine, clock: ManualClock) -> None:
         await engine.submit(REVIEWS, b"", id="a", delay=seconds(5))
         clock.advance(seconds(5))
         lease = await claim_one(engine)
@@ -78,7 +78,7 @@ class TestRetryingADeadJob:
 
 
 class TestRetryingIsRefused:
-    async def test_for_a_job_that_is_not_there(self, engine: Engine) -> None:
+    async def test_for_a_job_that_does_not_exist(self, engine: Engine) -> None:
         with pytest.raises(JobNotFound):
             await engine.retry(job_ref(REVIEWS, "nobody"))
 
@@ -88,7 +88,7 @@ class TestRetryingIsRefused:
             await engine.retry(ref)
         assert refusal.value.state == "ready"
 
-    async def test_for_a_job_that_is_done(self, engine: Engine) -> None:
+    async def test_for_a_done_job(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease = await leased(engine)
         await engine.complete(lease)
@@ -96,7 +96,7 @@ class TestRetryingIsRefused:
             await engine.retry(lease.job)
         assert refusal.value.state == "done"
 
-    async def test_the_second_time(self, engine: Engine) -> None:
+    async def test_for_a_job_that_was_retried_already(self, engine: Engine) -> None:
         ref = await buried(engine)
         await engine.retry(ref)
         with pytest.raises(JobNotDead):

@@ -20,7 +20,7 @@ class TestExponential:
             seconds(27),
         ]
 
-    def test_has_a_longest_wait(self) -> None:
+    def test_has_a_maximum_wait(self) -> None:
         policy = Exponential(first=seconds(1), longest=minutes(1), jitter=0)
         assert policy.delay(10, 0) == minutes(1)
 
@@ -28,14 +28,14 @@ class TestExponential:
         policy = Exponential(first=days(1), factor=100, longest=days(30), jitter=0)
         assert policy.delay(1_000_000, 0) == days(30)
 
-    def test_leaves_a_share_to_chance(self) -> None:
-        """So that jobs that failed together do not come back together."""
+    def test_varies_each_wait_at_random(self) -> None:
+        """Jobs that failed together should not be retried together."""
         policy = Exponential(first=seconds(10), jitter=0.2)
         assert policy.delay(1, 0.0) == seconds(10)
         assert policy.delay(1, 0.5) == seconds(9)
         assert policy.delay(1, 1.0) == seconds(8)
 
-    def test_is_what_a_queue_has_unless_said(self) -> None:
+    def test_is_the_default_of_a_queue(self) -> None:
         first, second = Exponential().delay(1, 0), Exponential().delay(2, 0)
         assert (first, second) == (seconds(1), seconds(2))
         assert Exponential().delay(100, 0) == hours(4)
@@ -55,7 +55,7 @@ class TestExponential:
             ("jitter", float("nan")),
         ],
     )
-    def test_with_a_value_that_can_not_be_right_is_refused(self, option: str, value: Any) -> None:
+    def test_with_an_invalid_value_is_refused(self, option: str, value: Any) -> None:
         with pytest.raises(InvalidOption, match=f"retry.{option}"):
             Exponential(**{option: value})
 
@@ -71,11 +71,11 @@ class TestFixed:
 
 
 class TestListed:
-    def test_waits_these_times_and_no_longer(self) -> None:
+    def test_waits_as_listed_and_then_gives_up(self) -> None:
         policy = Listed((seconds(1), minutes(1)))
         assert [policy.delay(n, 0) for n in (1, 2, 3, 4)] == [seconds(1), minutes(1), None, None]
 
-    def test_of_none_is_never(self) -> None:
+    def test_without_waits_is_never(self) -> None:
         assert Listed(()).delay(1, 0) is None
 
     def test_with_a_negative_wait_is_refused(self) -> None:
@@ -84,7 +84,7 @@ class TestListed:
 
 
 class TestNever:
-    def test_is_dead_at_the_first_failure(self) -> None:
+    def test_makes_a_job_dead_at_the_first_failure(self) -> None:
         assert Never().delay(1, 0) is None
 
 
@@ -92,5 +92,5 @@ class TestNever:
     "policy",
     [Exponential(first=seconds(0.5)), Fixed(seconds(1.25)), Listed((seconds(1),)), Never()],
 )
-def test_a_policy_is_read_as_it_was_written(policy: RetryPolicy) -> None:
+def test_a_policy_survives_writing_and_reading(policy: RetryPolicy) -> None:
     assert msgspec.json.decode(msgspec.json.encode(policy), type=RetryPolicy) == policy

@@ -1,4 +1,4 @@
-"""schedule: schedules that are made at run time, kept in the store and fired like all others."""
+"""schedule: schedules that are made at run time, stored in Redis and fired like declared ones."""
 
 import asyncio
 from typing import Any
@@ -24,13 +24,13 @@ INDEX = "towpath:{schedules}:index"
 
 
 async def fired(engine: Engine) -> list[str]:
-    """The ids of all jobs that firing what is due brings."""
+    """The ids of all jobs that firing the due schedules submits."""
     await fire_due(engine, DeclaredSchedules())
     return sorted(await run_all(engine))
 
 
 async def declare(engine: Engine, clock: ManualClock, name: str = NIGHTLY) -> None:
-    """As a worker does whose app declares it."""
+    """Declares schedules as a worker does for its app."""
     await engine.schedules.fire_due(
         REVIEWS, name, [], after=None, upto=clock.now, about="0 3 * * * UTC"
     )
@@ -87,7 +87,7 @@ class TestASchedule:
         info = await engine.schedules.get(REVIEWS, HOURLY)
         assert (info.last, info.next) == (clock.now, clock.now + hours(1))
 
-    async def test_is_fired_by_everybody_together_once(
+    async def test_is_fired_once_by_several_processes(
         self, engine: Engine, other_engine: Engine, clock: ManualClock
     ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), missed=Missed.ALL)
@@ -97,7 +97,7 @@ class TestASchedule:
         )
         assert len(await claim(engine, 500)) == 3
 
-    async def test_shows_its_last_firing_though_firings_were_passed_over(
+    async def test_shows_its_last_firing_after_skipped_firings(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), missed=Missed.SKIP)
@@ -125,7 +125,7 @@ class TestChangingASchedule:
         assert (changed.payload, changed.options) == (b"2", {"priority": 9})
         assert changed.when == Every(hours(1))
 
-    async def test_to_what_it_is_changes_nothing(
+    async def test_to_its_present_definition_changes_nothing(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         before = await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), b"1")
@@ -134,7 +134,7 @@ class TestChangingASchedule:
         assert (again.schedule.version, again.new) == (before.schedule.version, False)
         assert deployment.dump() == dump
 
-    async def test_at_the_same_time_loses_nothing(
+    async def test_twice_at_the_same_time_loses_nothing(
         self, engine: Engine, other_engine: Engine
     ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))
@@ -151,10 +151,10 @@ class TestChangingASchedule:
         assert found.options == {"priority": 9, "lane": "a"}
         assert (found.payload, found.missed) == (b"2", Missed.ALL)
 
-    async def test_leaves_no_firing_to_a_process_with_the_old_definition(
+    async def test_prevents_firings_by_a_process_with_the_old_definition(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """Nothing is fired by a definition that was changed or removed meanwhile."""
+        """No process fires a definition that was changed or removed meanwhile."""
         old = (await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))).schedule
         last = (await engine.schedules.of(REVIEWS)).last[HOURLY].at
         clock.advance(hours(1))
@@ -168,7 +168,7 @@ class TestChangingASchedule:
             await engine.schedules.fire_due(REVIEWS, HOURLY, [], **how)
         assert await fired(engine) == []
 
-    async def test_is_not_for_code_that_has_the_same_name(
+    async def test_is_refused_for_a_declared_schedule_of_that_name(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))
@@ -178,8 +178,8 @@ class TestChangingASchedule:
             await engine.schedules.fire_due(REVIEWS, HOURLY, [], after=last, upto=clock.now)
 
 
-class TestPausing:
-    async def test_fires_nothing_until_it_is_resumed_and_makes_up_for_nothing(
+class TestPausingASchedule:
+    async def test_stops_its_firings_until_resumed_without_making_up_for_them(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), missed=Missed.ALL)
@@ -197,7 +197,7 @@ class TestPausing:
         clock.advance(hours(1))
         assert await fired(engine) == ["hourly@2026-01-01T07:00:00.000Z"]
 
-    async def test_leaves_a_schedule_without_firings_so(
+    async def test_without_future_firings_leaves_it_so(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), paused=True)
@@ -205,8 +205,8 @@ class TestPausing:
         assert (await engine.schedules.resume(REVIEWS, HOURLY)).last is None
 
 
-class TestFiringByHand:
-    async def test_submits_one_job_and_leaves_the_rhythm(
+class TestFiringAScheduleByHand:
+    async def test_submits_one_job_and_keeps_its_times(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), b"1", priority=9)
@@ -218,7 +218,7 @@ class TestFiringByHand:
         assert lease.headers == {"scheduled": "2026-01-01T00:10:00.000Z"}
         assert await engine.schedules.get(REVIEWS, HOURLY) == before
 
-    async def test_at_the_instant_of_a_firing_is_a_job_of_its_own(
+    async def test_at_the_instant_of_a_firing_submits_another_job(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))
@@ -231,7 +231,7 @@ class TestFiringByHand:
         await engine.schedules.fire(REVIEWS, HOURLY)
         assert len(await claim(engine)) == 1
 
-    async def test_is_refused_for_a_schedule_that_is_unknown_or_declared(
+    async def test_is_refused_for_an_unknown_or_declared_schedule(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         with pytest.raises(ScheduleNotFound):
@@ -241,14 +241,14 @@ class TestFiringByHand:
             await engine.schedules.fire(REVIEWS, NIGHTLY)
 
 
-class TestRemoving:
+class TestRemovingASchedule:
     async def test_leaves_nothing_behind(self, engine: Engine, deployment: Deployment) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))
         await engine.schedules.delete(REVIEWS, HOURLY)
         left = {key for key in deployment.key_names() if ":call:" not in key}
         assert left == {"{reviews}:meta", "towpath:queues"}
 
-    async def test_leaves_the_others_and_lets_it_begin_anew(
+    async def test_keeps_the_others_and_lets_it_start_anew(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), missed=Missed.ALL)
@@ -264,7 +264,7 @@ class TestRemoving:
 
 
 class TestADeclaredSchedule:
-    async def test_is_listed_and_can_not_be_changed(
+    async def test_is_listed_and_cannot_be_changed(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await declare(engine, clock)
@@ -281,7 +281,7 @@ class TestADeclaredSchedule:
         assert (await engine.schedules.set(REVIEWS, NIGHTLY, Every(hours(1)))).new
 
 
-class TestListing:
+class TestListingSchedules:
     async def test_goes_by_queue_and_name_page_by_page(
         self, engine: Engine, clock: ManualClock
     ) -> None:

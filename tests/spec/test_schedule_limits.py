@@ -1,4 +1,4 @@
-"""schedule: how many there may be, what can't be right, and the index that tells of changes."""
+"""schedule: how many there may be, invalid input, and the index that shows changes."""
 
 from typing import Any
 
@@ -27,19 +27,19 @@ INDEX = "towpath:{schedules}:index"
 
 
 async def fired(engine: Engine) -> list[str]:
-    """The ids of all jobs that firing what is due brings."""
+    """The ids of all jobs that firing the due schedules submits."""
     await fire_due(engine, DeclaredSchedules())
     return sorted(await run_all(engine))
 
 
 async def declare(engine: Engine, clock: ManualClock, name: str = NIGHTLY) -> None:
-    """As a worker does whose app declares it."""
+    """Declares schedules as a worker does for its app."""
     await engine.schedules.fire_due(
         REVIEWS, name, [], after=None, upto=clock.now, about="0 3 * * * UTC"
     )
 
 
-class TestLimits:
+class TestLimitsOfSchedules:
     async def test_a_queue_has_a_limit_of_schedules(
         self, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -75,8 +75,8 @@ class TestLimits:
         assert not any("schedules" in key for key in deployment.dump())
 
 
-class TestAnEntryOfANewerRelease:
-    async def test_is_shown_and_neither_fired_nor_changed(
+class TestAScheduleOfANewerRelease:
+    async def test_is_listed_and_neither_fired_nor_changed(
         self, engine: Engine, clock: ManualClock, deployment: Deployment
     ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))
@@ -99,8 +99,8 @@ class TestAnEntryOfANewerRelease:
         await engine.schedules.delete(REVIEWS, HOURLY)
 
 
-class TestTheIndex:
-    async def test_tells_of_each_change_by_one_small_answer(self, engine: Engine) -> None:
+class TestTheIndexOfSchedules:
+    async def test_shows_each_change_in_one_small_answer(self, engine: Engine) -> None:
         nothing = await engine.schedules.changes()
         assert nothing.queues is None
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))
@@ -123,7 +123,7 @@ class TestTheIndex:
         assert heard.queues is not None
         assert set(heard.queues) == {REVIEWS}
 
-    async def test_shows_a_change_that_was_left_half_done_and_is_repaired(
+    async def test_shows_an_interrupted_change_and_is_repaired(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         deployment.ask("HSET", INDEX, REVIEWS, "begun x 0", "*", "x")
@@ -133,7 +133,7 @@ class TestTheIndex:
         await engine.schedules.mend(REVIEWS, "x")
         assert INDEX not in deployment.key_names()
 
-    async def test_leaves_a_change_that_has_begun_since(
+    async def test_leaves_a_change_alone_that_has_begun_since(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         deployment.ask("HSET", INDEX, REVIEWS, "begun y 0", "*", "y")

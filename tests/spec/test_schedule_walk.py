@@ -1,5 +1,5 @@
-"""Schedules at random: nothing is fired twice, by an old definition, or unsaid; and planted faults
-that the walk must find.
+"""Random walks of schedules: nothing fires twice, by an old definition, or unnoticed; and the walks
+must find planted faults.
 """
 
 import pytest
@@ -53,7 +53,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_a_walk_is_as_its_account_says(deployment: Deployment, seed: int) -> None:
+async def test_a_walk_agrees_with_its_model(deployment: Deployment, seed: int) -> None:
     await walk(deployment.url, seed)
 
 

@@ -1,4 +1,4 @@
-"""Searching dead jobs by their reasons: the newest 10,000, some at a time."""
+"""Searching dead jobs by their reasons: the newest 10,000, page by page."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from towpath.errors import InvalidName, InvalidOption
 
 
 async def bury(engine: Engine, clock: ManualClock, *reasons: str) -> None:
-    """Jobs 0, 1, 2, …, each dead for its reason, one after the other."""
+    """Makes jobs 0, 1, 2, … dead, each for its reason, one after the other."""
     for n, reason in enumerate(reasons):
         await engine.submit(REVIEWS, b"", id=str(n))
         [lease] = await engine.claim(REVIEWS, worker="anna", lease=LEASE)
@@ -46,7 +46,7 @@ async def test_a_search_continues_where_it_stopped_and_ends(
     assert ids(await engine.inspect.search_dead(REVIEWS, "disk", looked=4)) == []
 
 
-async def test_a_search_is_over_where_there_are_no_more_jobs(
+async def test_a_search_ends_where_there_are_no_more_jobs(
     engine: Engine, clock: ManualClock
 ) -> None:
     await bury(engine, clock, "no disk")

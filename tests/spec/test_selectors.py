@@ -1,4 +1,4 @@
-"""Selectors: a claim may name which jobs it wants, and how many its worker may hold."""
+"""Selectors: a claim may name which jobs it takes, and how many its worker may hold."""
 
 import asyncio
 import re
@@ -40,13 +40,13 @@ async def claim(
 
 
 class TestAClaimThatNamesSelectors:
-    async def test_gets_jobs_of_these_and_of_no_others(self, engine: Engine) -> None:
+    async def test_gets_jobs_with_these_selectors_only(self, engine: Engine) -> None:
         await submit(engine, ("a", DEV), ("b", OTHER), ("c", None), ("d", REVIEW), ("e", DEV))
         assert ids_of(await claim(engine, DEV, REVIEW, count=9)) == ["a", "d", "e"]
         assert await claim(engine, DEV, REVIEW) == []
         assert ids_of(await claim(engine, count=9)) == ["b", "c"]
 
-    async def test_gets_the_highest_priority_of_all_of_them_then_the_longest_ready(
+    async def test_gets_the_highest_priority_among_them_then_the_longest_ready(
         self, engine: Engine
     ) -> None:
         await submit(engine, ("low", DEV), ("later", REVIEW), priority=10)
@@ -54,16 +54,16 @@ class TestAClaimThatNamesSelectors:
         found = [ids_of(await claim(engine, REVIEW, DEV, OTHER))[0] for _ in range(4)]
         assert found == ["high", "high-too", "low", "later"]
 
-    async def test_without_selectors_gets_all(self, engine: Engine) -> None:
+    async def test_that_names_none_gets_all_jobs(self, engine: Engine) -> None:
         await submit(engine, ("a", DEV), ("b", None), ("c", REVIEW))
         assert ids_of(await claim(engine, count=9)) == ["a", "b", "c"]
 
-    async def test_tells_the_selector(self, engine: Engine) -> None:
+    async def test_gets_leases_that_name_the_selector(self, engine: Engine) -> None:
         await submit(engine, ("a", DEV), ("b", None))
         assert [lease.selector for lease in await claim(engine, count=2)] == [DEV, None]
         assert (await engine.inspect.job(job_ref(REVIEWS, "a"))).selector == DEV
 
-    async def test_gets_what_falls_due_or_comes_back_in_the_same_step(
+    async def test_gets_jobs_that_fall_due_or_are_reaped_in_the_same_step(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit(engine, ("lost", DEV))
@@ -73,11 +73,11 @@ class TestAClaimThatNamesSelectors:
         clock.advance(LEASE)
         assert ids_of(await claim(engine, REVIEW, DEV, count=9)) == ["lost", "later"]
 
-    async def test_named_twice_or_unknown_changes_nothing(self, engine: Engine) -> None:
+    async def test_with_repeated_or_unknown_selectors_changes_nothing(self, engine: Engine) -> None:
         await submit(engine, ("a", DEV), ("b", DEV))
         assert ids_of(await claim(engine, DEV, "nobody/nothing", DEV, count=9)) == ["a", "b"]
 
-    async def test_repeated_gets_the_same_jobs(self, engine: Engine) -> None:
+    async def test_that_is_repeated_gets_the_same_jobs(self, engine: Engine) -> None:
         await submit(engine, ("a", DEV), ("b", DEV))
 
         async def named() -> list[Lease]:
@@ -88,7 +88,7 @@ class TestAClaimThatNamesSelectors:
         assert await named() == await named()
         assert (await engine.inspect.counts(REVIEWS)).ready == 1
 
-    async def test_passes_over_entries_that_no_record_accounts_for(
+    async def test_skips_index_entries_that_no_record_matches(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await submit(engine, ("gone", DEV), ("a", DEV))
@@ -97,15 +97,17 @@ class TestAClaimThatNamesSelectors:
         counts = await engine.inspect.counts(REVIEWS)
         assert (counts.ready, counts.dead) == (0, 1)
 
-    async def test_names_as_many_as_it_may(self, engine: Engine) -> None:
+    async def test_may_name_as_many_as_the_limit(self, engine: Engine) -> None:
         await submit(engine, ("a", "s/99"), ("b", "s/100"))
         names = [f"s/{n}" for n in range(SELECTORS_MOST)]
         assert ids_of(await claim(engine, *names, count=9)) == ["a"]
         with pytest.raises(InvalidOption):
             await claim(engine, *names, "s/100")
 
-    async def test_that_names_many_gets_the_best_wherever_it_stands(self, engine: Engine) -> None:
-        """At the front of all ready jobs, or behind those of others."""
+    async def test_that_names_many_gets_the_best_job_wherever_it_stands(
+        self, engine: Engine
+    ) -> None:
+        """At the front of all ready jobs, or behind those of other selectors."""
         many = [f"s/{n}" for n in range(SELECTORS_MOST)]
         await submit(engine, *((f"other-{n}", OTHER) for n in range(3)), ("front", "s/7"))
         assert ids_of(await claim(engine, *many)) == ["front"]
@@ -119,7 +121,7 @@ class TestAClaimThatNamesSelectors:
         assert await claim(engine, *many) == []
         assert (await engine.inspect.counts(REVIEWS)).ready == 34
 
-    async def test_that_names_many_does_not_look_at_each_of_them(
+    async def test_that_names_many_does_not_query_each_of_them(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         many = [f"s/{n}" for n in range(SELECTORS_MOST)]
@@ -139,7 +141,7 @@ class TestAClaimThatNamesSelectors:
         counts = await engine.inspect.counts(REVIEWS)
         assert (counts.ready, counts.dead) == (0, 1)
 
-    async def test_does_not_name_a_lane_too(self, engine: Engine) -> None:
+    async def test_may_not_name_a_lane_too(self, engine: Engine) -> None:
         with pytest.raises(InvalidOption):
             await engine.claim(REVIEWS, worker="anna", lease=LEASE, lane="x", selectors=[DEV])
 
@@ -163,15 +165,15 @@ async def test_one_text_is_not_several_selectors(engine: Engine) -> None:
         await engine.claim(REVIEWS, worker="anna", lease=LEASE, selectors=DEV)
 
 
-class TestWhateverHappensToAJob:
-    """It is found by its selector whenever it is ready, and only then."""
+class TestTheIndexOfSelectors:
+    """A job is found by its selector whenever it is ready, and only then."""
 
     async def claimable(self, engine: Engine) -> list[str]:
         leases = await claim(engine, DEV, count=9, worker="looker")
         await engine.settle([Release(lease) for lease in leases])
         return ids_of(leases)
 
-    async def test_release_retry_and_a_lease_that_ends_bring_it_back(
+    async def test_gains_a_job_by_release_retry_and_the_end_of_its_lease(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit(engine, ("a", DEV))
@@ -188,7 +190,7 @@ class TestWhateverHappensToAJob:
         await engine.queues.reap(REVIEWS)
         assert await self.claimable(engine) == ["a"]
 
-    async def test_a_delay_a_move_and_a_failure_take_it_away_until_it_is_due(
+    async def test_loses_a_job_by_delay_move_and_failure_until_it_is_due(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.submit(REVIEWS, b"", id="a", selector=DEV, delay=seconds(5))
@@ -205,21 +207,21 @@ class TestWhateverHappensToAJob:
         await engine.queues.promote(REVIEWS)
         assert await self.claimable(engine) == ["a"]
 
-    async def test_cancel_and_set_take_it_out(self, engine: Engine) -> None:
+    async def test_loses_a_job_by_cancel_and_set(self, engine: Engine) -> None:
         await submit(engine, ("a", DEV), ("b", DEV))
         await engine.cancel(job_ref(REVIEWS, "a"))
         await engine.set(REVIEWS, b"", id="b", selector=REVIEW)
         assert await self.claimable(engine) == []
         assert ids_of(await claim(engine, REVIEW)) == ["b"]
 
-    async def test_a_paused_queue_gives_none(self, engine: Engine) -> None:
+    async def test_gives_no_job_of_a_paused_queue(self, engine: Engine) -> None:
         await submit(engine, ("a", DEV))
         await engine.queues.pause(REVIEWS)
         assert await self.claimable(engine) == []
         await engine.queues.resume(REVIEWS)
         assert await self.claimable(engine) == ["a"]
 
-    async def test_the_head_of_a_lane_is_found_by_its_own_selector(self, engine: Engine) -> None:
+    async def test_has_the_head_of_a_lane_under_its_own_selector(self, engine: Engine) -> None:
         for id, selector in (("a", DEV), ("b", REVIEW), ("c", DEV)):
             await engine.submit(REVIEWS, b"", id=id, lane="one", selector=selector)
         assert await claim(engine, REVIEW) == []
@@ -238,8 +240,8 @@ class TestWhateverHappensToAJob:
         assert left == set()
 
 
-class TestTheLimitOfAWorker:
-    async def test_counts_what_it_holds(self, engine: Engine) -> None:
+class TestTheLimitOfHeldJobsPerWorker:
+    async def test_counts_the_leases_of_the_worker(self, engine: Engine) -> None:
         await submit(engine, *((str(n), DEV) for n in range(9)))
         first = await claim(engine, DEV, count=9, max_held=2)
         assert ids_of(first) == ["0", "1"]
@@ -247,7 +249,7 @@ class TestTheLimitOfAWorker:
         assert ids_of(await claim(engine, DEV, max_held=3)) == ["2"]
         assert ids_of(await claim(engine, DEV, count=9, worker="berta", max_held=1)) == ["3"]
 
-    async def test_without_selectors_is_one_too(self, engine: Engine) -> None:
+    async def test_applies_without_selectors_too(self, engine: Engine) -> None:
         await submit(engine, ("a", None), ("b", None))
         assert ids_of(await claim(engine, count=9, max_held=1)) == ["a"]
         assert await claim(engine, max_held=1) == []
@@ -275,7 +277,7 @@ class TestTheLimitOfAWorker:
                 clock.advance(LEASE)
         assert ids_of(await claim(engine, REVIEW, max_held=1)) == ["b"]
 
-    async def test_lasts_while_its_leases_are_renewed(
+    async def test_counts_leases_as_long_as_they_are_renewed(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit(engine, ("a", DEV), ("b", DEV))
@@ -284,7 +286,7 @@ class TestTheLimitOfAWorker:
         clock.advance(minutes(30))
         assert await claim(engine, DEV, max_held=1) == []
 
-    async def test_is_not_used_up_by_what_another_has_taken_over(
+    async def test_does_not_count_leases_that_another_worker_took_over(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit(engine, ("a", DEV), ("b", REVIEW))
@@ -294,14 +296,14 @@ class TestTheLimitOfAWorker:
         assert ids_of(await claim(engine, REVIEW, max_held=1)) == ["b"]
         assert await claim(engine, REVIEW, worker="berta", max_held=1) == []
 
-    async def test_is_not_used_up_by_an_entry_without_a_lease(
+    async def test_does_not_count_an_entry_without_a_lease(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await submit(engine, ("a", DEV))
         deployment.ask("ZADD", KEYS.held("anna"), "1", "nobody")
         assert ids_of(await claim(engine, DEV, max_held=1)) == ["a"]
 
-    async def test_holds_however_many_ask_at_once(self, engine: Engine) -> None:
+    async def test_is_not_exceeded_by_claims_at_once(self, engine: Engine) -> None:
         await submit(engine, *((str(n), DEV) for n in range(50)))
         found = await asyncio.gather(*(claim(engine, DEV, max_held=3) for _ in range(30)))
         assert sum(map(len, found)) == 3
@@ -312,7 +314,7 @@ class TestInspectingAJobWithASelector:
         told = await engine.inspect.explain(job_ref(REVIEWS, id))
         return told.why, told.text
 
-    async def test_position_counts_those_of_its_selector(self, engine: Engine) -> None:
+    async def test_position_counts_ready_jobs_of_its_selector(self, engine: Engine) -> None:
         await submit(engine, ("o", OTHER), ("a", DEV), ("p", None), ("b", DEV))
         position = await engine.inspect.position(job_ref(REVIEWS, "b"))
         assert position is not None
@@ -320,7 +322,7 @@ class TestInspectingAJobWithASelector:
         await claim(engine, "nobody")
         assert (await engine.inspect.position(job_ref(REVIEWS, "p"))) is not None
 
-    async def test_explain_says_that_no_worker_asks_for_its_selector(
+    async def test_explain_says_that_no_worker_claims_its_selector(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit(engine, ("a", DEV), ("b", OTHER))
@@ -331,7 +333,7 @@ class TestInspectingAJobWithASelector:
         await claim(engine, REVIEW)
         assert (await self.why(engine, "a"))[0] is Why.NO_WORKER
 
-    async def test_explain_says_that_it_is_next_while_a_worker_asks_for_it(
+    async def test_explain_says_that_it_is_next_while_a_worker_claims_its_selector(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit(engine, ("held", DEV))
@@ -346,12 +348,12 @@ class TestInspectingAJobWithASelector:
         assert why is Why.ALL_BUSY
         assert DEV in text
 
-    async def test_a_claim_for_anything_asks_for_it_too(self, engine: Engine) -> None:
+    async def test_a_claim_without_selectors_counts_as_one_for_it(self, engine: Engine) -> None:
         await claim(engine)
         await submit(engine, ("a", DEV))
         assert (await self.why(engine, "a"))[0] is Why.NEXT
 
-    async def test_a_worker_that_holds_as_many_as_it_may_does_not_ask(
+    async def test_a_worker_at_its_limit_does_not_count_as_claiming(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit(engine, ("held", DEV), ("a", DEV))
@@ -360,14 +362,14 @@ class TestInspectingAJobWithASelector:
         await claim(engine, DEV, max_held=1)
         assert (await self.why(engine, "a"))[0] is Why.ALL_BUSY
 
-    async def test_lists_and_counts_have_it_as_any_other(self, engine: Engine) -> None:
+    async def test_lists_and_counts_include_it_like_any_other(self, engine: Engine) -> None:
         await submit(engine, ("a", DEV), ("b", None))
         page = await engine.inspect.list(REVIEWS, State.READY)
         assert [(job.id, job.selector) for job in page.jobs] == [("a", DEV), ("b", None)]
         assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
 
-async def test_a_deleted_queue_leaves_no_selectors_that_were_asked_for(
+async def test_a_deleted_queue_leaves_no_claimed_selectors_behind(
     engine: Engine, deployment: Deployment
 ) -> None:
     await claim(engine, DEV)
@@ -375,7 +377,7 @@ async def test_a_deleted_queue_leaves_no_selectors_that_were_asked_for(
     assert not [name for name in deployment.key_names() if name.startswith(f"{KEYS.tag}:asked")]
 
 
-async def test_a_queue_remembers_the_newest_ten_thousand_selectors_that_were_asked_for(
+async def test_a_queue_remembers_the_newest_ten_thousand_claimed_selectors(
     engine: Engine, deployment: Deployment, clock: ManualClock
 ) -> None:
     old = [word for n in range(10_000) for word in ("1", f"old/{n}")]

@@ -1,4 +1,4 @@
-"""set: make a job under an id, or put it in the place of the one that waits there."""
+"""set: submit a job under an id, or replace the open job with that id."""
 
 from typing import Any
 
@@ -36,14 +36,14 @@ SAID: Any = {
 
 
 async def set_a(engine: Engine, payload: bytes = b"new", **options: Any) -> tuple[State, bool]:
-    """The state of job a now, and whether it replaced one."""
+    """The state of job a now, and whether it replaced a job."""
     placed = await engine.set(REVIEWS, payload, id="a", **options)
     assert placed.job == REF
     return placed.state, placed.replaced
 
 
 class TestSettingANewId:
-    async def test_makes_a_job(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_makes_a_ready_job(self, engine: Engine, clock: ManualClock) -> None:
         assert await set_a(engine, **SAID) == (State.READY, False)
         lease = await claim_one(engine)
         assert (lease.id, lease.payload, lease.submitted_at) == ("a", b"new", clock.now)
@@ -59,7 +59,7 @@ class TestSettingANewId:
         await submit_ids(engine, "head", lane="octo")
         assert await set_a(engine, lane="octo") == (State.WAITING, False)
 
-    async def test_is_one_job_with_a_submit_of_the_same_id(self, engine: Engine) -> None:
+    async def test_and_submitting_the_same_id_make_one_job(self, engine: Engine) -> None:
         await set_a(engine)
         submitted = await engine.submit(REVIEWS, b"new", id="a")
         assert (submitted.existed, submitted.same_payload) == (True, True)
@@ -70,7 +70,7 @@ class TestSettingANewId:
         assert (await engine.submit(REVIEWS, b"", id="a")).state is State.GONE
 
 
-class TestSettingAWaitingJob:
+class TestSettingTheIdOfAnOpenJob:
     async def test_replaces_everything_of_the_old_job(
         self, engine: Engine, clock: ManualClock
     ) -> None:
@@ -105,7 +105,7 @@ class TestSettingAWaitingJob:
     async def test_replaces_a_delayed_job_by_a_later_one(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """How a timer is put off again and again."""
+        """This is how a timer is postponed again and again."""
         for _ in range(5):
             await set_a(engine, delay=seconds(10))
             clock.advance(seconds(9))
@@ -113,12 +113,12 @@ class TestSettingAWaitingJob:
         clock.advance(seconds(1))
         assert ids_of(await claim(engine, 9)) == ["a"]
 
-    async def test_comes_behind_those_that_are_ready(self, engine: Engine) -> None:
+    async def test_puts_the_job_behind_ready_jobs(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b")
         await set_a(engine)
         assert ids_of(await claim(engine, 9)) == ["b", "a"]
 
-    async def test_that_was_tried_gives_it_all_attempts(
+    async def test_that_was_tried_restores_all_attempts(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(engine, "a")
@@ -130,7 +130,7 @@ class TestSettingAWaitingJob:
         assert again.token > lease.token
         assert (await engine.inspect.job(REF)).progress is None
 
-    async def test_leaves_nothing_to_its_last_worker(
+    async def test_after_a_reap_refuses_its_last_worker(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(engine, "a", lease=seconds(1))
@@ -141,7 +141,7 @@ class TestSettingAWaitingJob:
             await engine.complete(lease)
         assert ids_of(await claim(engine)) == ["a"]
 
-    async def test_needs_no_room(self, engine: Engine) -> None:
+    async def test_needs_no_room_in_a_full_queue(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_length=2))
         await submit_ids(engine, "a", "b")
         assert await set_a(engine) == (State.READY, True)
@@ -149,18 +149,18 @@ class TestSettingAWaitingJob:
             await engine.set(REVIEWS, b"", id="c")
 
 
-class TestSettingInALane:
-    async def test_its_head_lets_the_lane_go_on(self, engine: Engine) -> None:
+class TestSettingAJobOfALane:
+    async def test_that_is_the_head_lets_the_lane_go_on(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b", lane="octo")
         assert await set_a(engine, lane="octo") == (State.WAITING, True)
         assert ids_of(await claim(engine, 9)) == ["b"]
 
-    async def test_its_only_job_is_the_head_again(self, engine: Engine) -> None:
+    async def test_that_is_alone_makes_it_the_head_again(self, engine: Engine) -> None:
         await submit_ids(engine, "a", lane="octo")
         assert await set_a(engine, lane="octo") == (State.READY, True)
         assert ids_of(await claim(engine, 9)) == ["a"]
 
-    async def test_one_behind_the_head_comes_last(self, engine: Engine) -> None:
+    async def test_behind_the_head_puts_it_last(self, engine: Engine) -> None:
         await submit_ids(engine, "head", "a", "b", lane="octo")
         assert await set_a(engine, lane="octo") == (State.WAITING, True)
         for id in ("head", "b", "a"):
@@ -168,19 +168,19 @@ class TestSettingInALane:
             assert lease.id == id
             await engine.complete(lease)
 
-    async def test_moves_it_to_another_lane(self, engine: Engine) -> None:
+    async def test_may_move_it_to_another_lane(self, engine: Engine) -> None:
         await submit_ids(engine, "head", "a", "b", lane="octo")
         assert await set_a(engine, lane="hubot") == (State.READY, True)
         assert ids_of(await claim(engine, 9)) == ["head", "a"]
         counts = await engine.inspect.counts(REVIEWS)
         assert (counts.waiting, counts.lanes) == (1, 2)
 
-    async def test_takes_it_out_of_its_lane(self, engine: Engine) -> None:
+    async def test_may_take_it_out_of_its_lane(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b", lane="octo")
         assert await set_a(engine) == (State.READY, True)
         assert ids_of(await claim(engine, 9)) == ["b", "a"]
 
-    async def test_a_dead_head_lets_a_parked_lane_go_on(self, engine: Engine) -> None:
+    async def test_that_is_a_dead_head_lets_a_parked_lane_go_on(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
         await buried(engine, "a", lane="octo")
         await submit_ids(engine, "b", lane="octo")
@@ -188,22 +188,22 @@ class TestSettingInALane:
         assert ids_of(await claim(engine)) == ["b"]
 
 
-class TestSettingAnEndedJob:
-    async def test_makes_anew_what_is_only_remembered(self, engine: Engine) -> None:
+class TestSettingTheIdOfAnEndedJob:
+    async def test_that_is_only_remembered_makes_a_new_job(self, engine: Engine) -> None:
         [ref] = await submit_ids(engine, "a")
         await engine.cancel(ref)
         assert (await engine.submit(REVIEWS, b"", id="a")).existed
         assert await set_a(engine) == (State.READY, False)
         assert ids_of(await claim(engine)) == ["a"]
 
-    async def test_makes_anew_what_was_cancelled_and_is_kept(self, engine: Engine) -> None:
+    async def test_that_is_cancelled_and_kept_makes_a_new_job(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, KEEPING)
         [ref] = await submit_ids(engine, "a")
         await engine.cancel(ref)
         assert await set_a(engine, delay=seconds(5)) == (State.DELAYED, False)
         assert (await engine.inspect.counts(REVIEWS)).kept == 0
 
-    async def test_makes_anew_what_is_done_and_takes_its_result(
+    async def test_that_is_done_makes_a_new_job_without_its_result(
         self, engine: Engine, clock: ManualClock, deployment: Deployment
     ) -> None:
         await engine.queues.configure(REVIEWS, KEEPING)
@@ -216,24 +216,24 @@ class TestSettingAnEndedJob:
         await engine.complete(await claim_one(engine), b"the second")
         assert (await engine.inspect.job(REF)).result == b"the second"
 
-    async def test_lasts_longer_than_the_old_one_would_have(
+    async def test_makes_a_job_that_does_not_expire_with_the_old_one(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        """The server removes what is kept by itself: not the job that is there now."""
+        """Redis expires the kept job by itself, but not the new one."""
         await engine.queues.configure(REVIEWS, QueueOptions(keep=minutes(5)))
         await engine.complete(await leased(engine, "a"), b"the first")
         await set_a(engine, delay=hours(1))
         keys = keys_of(QueueName(REVIEWS))
         assert deployment.ask("PTTL", keys.job("a")) == -1
 
-    async def test_makes_anew_what_is_dead(self, engine: Engine) -> None:
+    async def test_that_is_dead_makes_a_new_job(self, engine: Engine) -> None:
         await buried(engine, "a")
         assert await set_a(engine) == (State.READY, False)
         counts = await engine.inspect.counts(REVIEWS)
         assert (counts.dead, counts.ready) == (0, 1)
         assert (await engine.inspect.job(REF)).reason is None
 
-    async def test_needs_room(self, engine: Engine) -> None:
+    async def test_needs_room_in_a_full_queue(self, engine: Engine) -> None:
         await buried(engine, "a")
         await engine.queues.reconfigure(REVIEWS, QueueOptions(max_length=1))
         await submit_ids(engine, "b")
@@ -243,15 +243,13 @@ class TestSettingAnEndedJob:
 
 
 class TestSetting:
-    async def test_wakes_a_claim_that_waits_for_work(
-        self, engine: Engine, deployment: Deployment
-    ) -> None:
+    async def test_wakes_a_waiting_claim(self, engine: Engine, deployment: Deployment) -> None:
         await engine.submit(REVIEWS, b"", id="a", delay=hours(9))
         async with waiting_claim(engine, deployment) as waiting:
             await set_a(engine)
             assert await ids_within_moments(waiting) == ["a"]
 
-    async def test_is_an_event_and_counted(self, engine: Engine) -> None:
+    async def test_writes_an_event_and_is_counted(self, engine: Engine) -> None:
         await set_a(engine)
         await set_a(engine)
         assert [(event.verb, event.job) for event in await engine.events.list(REVIEWS)] == [
@@ -260,7 +258,7 @@ class TestSetting:
         totals = (await engine.inspect.counts(REVIEWS)).totals
         assert (totals["submitted"], totals["replaced"]) == (1, 1)
 
-    async def test_many_answers_each_in_order(self, engine: Engine) -> None:
+    async def test_many_jobs_answers_for_each_in_order(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_length=4))
         await leased(engine, "held")
         await submit_ids(engine, "a", "b", lane="octo")
@@ -282,7 +280,7 @@ class TestSetting:
         assert ids_of(await claim(engine, 9)) == ["new", "b", "newer"]
 
     @pytest.mark.parametrize("lanes", [(None, None), ("x", "x"), ("x", "y"), ("octo", None)])
-    async def test_the_same_id_twice_leaves_the_later_one(
+    async def test_the_same_id_twice_keeps_the_later_job(
         self, engine: Engine, clock: ManualClock, lanes: tuple[str | None, str | None]
     ) -> None:
         await submit_ids(engine, "a", "b", lane="octo")
@@ -310,7 +308,7 @@ class TestSetting:
 
 
 class TestSettingIsRefused:
-    async def test_for_a_job_that_is_leased(self, engine: Engine) -> None:
+    async def test_for_a_leased_job(self, engine: Engine) -> None:
         lease = await leased(engine, "a")
         with pytest.raises(JobNotWaiting) as refusal:
             await set_a(engine)

@@ -1,4 +1,4 @@
-"""space: an application's own records, changed by its own scripts."""
+"""space: records of an application in Redis, changed by its own scripts."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -56,7 +56,7 @@ def facts_of(told: Any) -> dict[bytes, bytes]:
 
 
 class TestARecord:
-    async def test_has_its_keys_under_its_prefix_and_its_tag(
+    async def test_has_keys_with_its_prefix_and_its_tag(
         self, parcel_space: Space, deployment: Deployment
     ) -> None:
         parcel = parcel_space.at("p-1")
@@ -65,7 +65,7 @@ class TestARecord:
         names = {f"parcel:{{p-1}}:{ending}" for ending in ("state", "pieces:3", "labels")}
         assert set(deployment.dump()) == names
 
-    async def test_is_changed_by_who_holds_its_token(self, parcel_space: Space) -> None:
+    async def test_is_changed_by_the_holder_of_its_token(self, parcel_space: Space) -> None:
         parcel = parcel_space.at("p-1")
         first = await parcel.run("hold")
         assert await store(parcel, first) == [1, 1]
@@ -73,7 +73,7 @@ class TestARecord:
         assert await store(parcel, first, 2) == [b"TOKEN_STALE", second]
         assert await store(parcel, second, 2, b"yy") == [2, 3]
 
-    async def test_takes_and_gives_any_bytes_texts_and_lists(self, parcel_space: Space) -> None:
+    async def test_stores_and_returns_bytes_texts_and_lists(self, parcel_space: Space) -> None:
         parcel, every_byte = parcel_space.at("p-1"), bytes(range(256))
         await parcel.run("hold")
         more = [b"\x00\xff", "ö", 7]
@@ -83,15 +83,15 @@ class TestARecord:
         told = await parcel.read("state")
         assert told[2] == ["ä\n".encode(), b"\x00\xff", "ö".encode(), b"7"] * 2
 
-    async def test_that_nobody_wrote_is_empty(self, parcel_space: Space) -> None:
+    async def test_that_was_never_written_is_empty(self, parcel_space: Space) -> None:
         parcel = parcel_space.at("p-1")
         assert await parcel.read("piece", number=1) is None
         assert (await parcel.read("state"))[1:] == [[], []]
 
-    async def test_of_8_mib_is_in_the_store_once(
+    async def test_of_8_mib_is_stored_once(
         self, parcel_space: Space, deployment: Deployment
     ) -> None:
-        """Neither what was sent nor what was read is remembered."""
+        """Redis remembers neither the arguments nor the answer of the call."""
         parcel, large = parcel_space.at("p-1"), bytes(range(256)) * (8 * MEBIBYTE // 256)
         await parcel.run("hold")
         assert await store(parcel, 1, 1, large) == [1, len(large)]
@@ -104,7 +104,9 @@ class TestARecord:
             assert isinstance(memory, bytes)
             assert len(memory) < 64
 
-    async def test_goes_by_the_engines_clock(self, parcel_space: Space, clock: ManualClock) -> None:
+    async def test_goes_by_the_manual_clock_of_the_engine(
+        self, parcel_space: Space, clock: ManualClock
+    ) -> None:
         parcel = parcel_space.at("p-1")
         await parcel.run("hold")
         held_at = int(clock.stamp())
@@ -113,7 +115,7 @@ class TestARecord:
         assert facts_of(told)[b"held_at"] == b"%d" % held_at
         assert told[0] == held_at + 90_000
 
-    async def test_goes_by_the_servers_clock_otherwise(
+    async def test_goes_by_the_clock_of_redis_otherwise(
         self, parcel_space: Space, deployment: Deployment
     ) -> None:
         async with Engine(deployment.url) as engine:
@@ -122,7 +124,9 @@ class TestARecord:
             now = (await parcel.read("state"))[0]
         assert before <= instant(now) < deployment.time() + seconds(1)
 
-    async def test_is_one_round_trip(self, parcel_space: Space, deployment: Deployment) -> None:
+    async def test_is_changed_in_one_round_trip(
+        self, parcel_space: Space, deployment: Deployment
+    ) -> None:
         parcel = parcel_space.at("p-1")
         await parcel.run("hold")
         await parcel.read("state")
@@ -132,11 +136,11 @@ class TestARecord:
         assert deployment.calls("evalsha", "eval") - before == 2
 
 
-class TestAnId:
+class TestTheIdOfARecord:
     async def test_may_be_any_text_and_is_one_record(
         self, parcel_space: Space, deployment: Deployment
     ) -> None:
-        """Braces neither end the tag early nor make two records one."""
+        """Braces neither end the tag early nor turn one record into two."""
         for number, id in enumerate(IDS):
             parcel = parcel_space.at(id)
             await parcel.run("hold")
@@ -145,14 +149,14 @@ class TestAnId:
         assert found == [b"%d" % number for number in range(len(IDS))]
         assert len(deployment.dump()) == 3 * len(IDS)
 
-    async def test_stays_as_it_is_in_the_names_of_keys(
+    async def test_is_unchanged_in_the_names_of_keys(
         self, parcel_space: Space, deployment: Deployment
     ) -> None:
         await parcel_space.at("01JB7Q/a b:c#d").run("hold")
         assert set(deployment.dump()) == {"parcel:{01JB7Q/a b:c#d}:state"}
 
     @pytest.mark.parametrize("id", ["", "a\n", "x" * 513, "\ud800", 7, None, b"a"])
-    async def test_that_is_none_is_refused(self, parcel_space: Space, id: str) -> None:
+    async def test_that_is_invalid_is_refused(self, parcel_space: Space, id: str) -> None:
         with pytest.raises(InvalidName):
             parcel_space.at(id)
 
@@ -163,7 +167,7 @@ class TestARepeatedCall:
         assert [await parcel.run("hold", call=FIRST) for _ in range(3)] == [1, 1, 1]
         assert await parcel.run("hold", call=Call("client-7", 2)) == 2
 
-    async def test_is_answered_alike_whatever_the_answer_is(
+    async def test_gives_the_same_answer_of_any_type(
         self, parcel_space: Space, letter_space: Space
     ) -> None:
         parcel, letter = parcel_space.at("p-1"), letter_space.at("l-1")
@@ -186,17 +190,17 @@ class TestARepeatedCall:
             assert [await call(named), await call(named)] == [answer, answer]
         assert await letter.read("lines") == []
 
-    async def test_has_one_effect_also_where_nothing_is_answered(self, letter_space: Space) -> None:
+    async def test_has_one_effect_if_it_answers_nothing(self, letter_space: Space) -> None:
         letter = letter_space.at("l-1")
         assert await letter.run("tear", call=FIRST) is None
         await letter.run("write", line="new")
         assert await letter.run("tear", call=FIRST) is None
         assert await letter.read("lines") == [b"new"]
 
-    async def test_after_an_error_is_made_anew(
+    async def test_is_made_anew_after_an_error(
         self, letter_space: Space, deployment: Deployment
     ) -> None:
-        """It had no effect, so there is nothing to remember."""
+        """The failed call had no effect, so there is nothing to remember."""
         letter = letter_space.at("l-1")
         deployment.ask("SET", "letter:{l-1}", "in the way")
         with pytest.raises(WrongKeyType):
@@ -204,7 +208,7 @@ class TestARepeatedCall:
         deployment.ask("UNLINK", "letter:{l-1}")
         assert await letter.run("write", line="x", call=FIRST) == 1
 
-    async def test_is_refused_if_it_is_not_the_last_or_was_another(
+    async def test_is_refused_if_it_was_not_the_last_or_had_another_script(
         self, parcel_space: Space
     ) -> None:
         parcel = parcel_space.at("p-1")
@@ -215,7 +219,7 @@ class TestARepeatedCall:
             await parcel.run("drop", number=1, call=Call("client-7", 5))
         assert facts_of(await parcel.read("state"))[b"token"] == b"1"
 
-    async def test_is_another_call_at_another_record(self, parcel_space: Space) -> None:
+    async def test_on_another_record_is_another_call(self, parcel_space: Space) -> None:
         answers = [await parcel_space.at(id).run("hold", call=FIRST) for id in ("a", "b")]
         assert answers == [1, 1]
 
@@ -230,39 +234,39 @@ class TestTwoSpaces:
         assert await letter.read("lines") == [b"hello"]
         assert set(deployment.dump()) == {"parcel:{1}:state", "letter:{1}"}
 
-    async def test_of_one_name_are_one_if_their_scripts_are(
+    async def test_of_one_name_are_the_same_if_their_scripts_are(
         self, parcel_space: Space, engine: Engine
     ) -> None:
         assert engine.space("parcel", parcels.SCRIPTS) is parcel_space
         with pytest.raises(SpaceInvalid, match="parcel"):
             engine.space("parcel", letters.SCRIPTS)
 
-    async def test_may_be_of_the_same_scripts(
+    async def test_may_have_the_same_scripts(
         self, parcel_space: Space, letter_space: Space, engine: Engine
     ) -> None:
         await engine.space("letter", letters.SCRIPTS).at("1").run("write", line="a")
         assert await letter_space.at("1").read("lines") == [b"a"]
 
 
-class TestAName:
+class TestTheNameOfASpace:
     @pytest.mark.parametrize(
         "name", ["", "Upload", "a:b", "a b", "{a}", "x" * 65, "towpath:stream"]
     )
-    async def test_that_is_none_is_refused(self, engine: Engine, name: str) -> None:
+    async def test_that_is_invalid_is_refused(self, engine: Engine, name: str) -> None:
         with pytest.raises(InvalidName):
             engine.space(name, parcels.SCRIPTS)
 
-    async def test_of_the_engine_is_refused(self, engine: Engine) -> None:
+    async def test_that_the_engine_uses_is_refused(self, engine: Engine) -> None:
         with pytest.raises(SpaceInvalid) as refusal:
             engine.space("towpath", parcels.SCRIPTS)
         assert "towpath" in refusal.value.subject
 
 
-class TestACall:
-    async def test_of_a_script_that_is_none_is_refused(
+class TestACallOfAScript:
+    async def test_that_does_not_exist_is_refused(
         self, parcel_space: Space, deployment: Deployment
     ) -> None:
-        """One that writes is not read, and one that only reads is not run."""
+        """A script that writes cannot be called as a read, nor one that reads as a write."""
         parcel = parcel_space.at("p-1")
         for name in ("nothing", "state", "lib/token", "token"):
             with pytest.raises(TypeError, match=rf"{name}.*\bhold\b"):
@@ -272,7 +276,7 @@ class TestACall:
                 await parcel.read(name)
         assert deployment.key_names() == set()
 
-    async def test_with_other_arguments_is_refused(self, parcel_space: Space) -> None:
+    async def test_with_wrong_arguments_is_refused(self, parcel_space: Space) -> None:
         parcel = parcel_space.at("p-1")
         with pytest.raises(TypeError, match=r"piece.*number"):
             await parcel.read("piece")
@@ -295,7 +299,7 @@ class TestACall:
             await parcel_space.at("p-1").run("store", **args | {name: value})
         assert deployment.key_names() == set()
 
-    async def test_is_refused_whole_where_a_key_has_another_type(
+    async def test_is_refused_whole_if_a_key_has_another_type(
         self, parcel_space: Space, deployment: Deployment
     ) -> None:
         parcel = parcel_space.at("p-1")
@@ -308,7 +312,9 @@ class TestACall:
         deployment.ask("UNLINK", "parcel:{p-1}:labels")
         assert await store(parcel, 1) == [1, 1]
 
-    async def test_is_made_by_a_server_of_the_class_asked_for(self, parcel_space: Space) -> None:
+    async def test_is_made_only_with_the_durability_class_asked_for(
+        self, parcel_space: Space
+    ) -> None:
         parcel = parcel_space.at("p-1")
         assert await parcel.run("hold", durability=Durability()) == 1
         for wanted in (Durability.parse("disk"), Durability(replicas=5)):
@@ -316,7 +322,7 @@ class TestACall:
                 await parcel.run("hold", durability=wanted)
         assert await parcel.run("hold") == 2
 
-    async def test_goes_to_the_engine_s_server_as_soon_as_that_is_entered(
+    async def test_goes_to_the_engines_redis_once_the_engine_is_entered(
         self, parcel_space: Space, deployment: Deployment
     ) -> None:
         """An application may ask for its space before."""
@@ -325,7 +331,7 @@ class TestACall:
         async with later:
             assert await parcel.run("hold") == 1
 
-    async def test_of_two_engines_is_about_the_same_record(
+    async def test_by_two_engines_changes_the_same_record(
         self, parcel_space: Space, other_engine: Engine
     ) -> None:
         others = other_engine.space("parcel", parcels.SCRIPTS).at("p-1")
@@ -344,8 +350,8 @@ class TestACall:
                 await call
 
 
-class TestAServerThatForgot:
-    async def test_its_scripts_is_taught_them_again(
+class TestARedisThatForgot:
+    async def test_the_scripts_gets_them_again(
         self, parcel_space: Space, deployment: Deployment
     ) -> None:
         parcel = parcel_space.at("p-1")
@@ -356,7 +362,7 @@ class TestAServerThatForgot:
             await store(parcel, 1)
             assert await parcel.read("piece", number=1) == b"x"
 
-    async def test_everything_begins_anew(
+    async def test_everything_starts_anew(
         self, parcel_space: Space, deployment: Deployment
     ) -> None:
         parcel = parcel_space.at("p-1")

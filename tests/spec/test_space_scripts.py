@@ -1,4 +1,6 @@
-"""space: what a script of an application may be. One that breaks a rule is refused at the start."""
+"""space: the rules for scripts of applications. A script that breaks one is refused at the
+start.
+"""
 
 import re
 from pathlib import Path
@@ -57,7 +59,7 @@ async def test_a_script_that_follows_the_rules_runs(tmp_path: Path, server: Embe
 async def test_a_script_may_use_the_engines_names_for_its_keys_and_arguments(
     tmp_path: Path, server: EmbeddedServer
 ) -> None:
-    """Nothing around a script changes what its names mean, nor the other way round."""
+    """The code around a script does not change what its names mean, nor the other way round."""
     text = GOOD.replace("parts:", "verb: ").replace("PARTS", "VERB").replace("value", "channel")
     piece = PIECE.replace("PARTS", "VERB")
     async with Engine(server.url) as engine:
@@ -140,7 +142,7 @@ def test_a_script_with_a_fault_in_a_piece_is_refused(tmp_path: Path) -> None:
         Scripts().of_records(folder(tmp_path, piece=PIECE.replace("PARTS", "'parts'")))
 
 
-def test_a_script_whose_name_is_no_word_is_refused(tmp_path: Path) -> None:
+def test_a_script_with_an_invalid_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "put_2.lua").write_text(GOOD)
     with pytest.raises(SpaceInvalid, match="put_2"):
         Scripts().of_records(folder(tmp_path))
@@ -152,10 +154,10 @@ def of_two_words(at: Path, more: str) -> Path:
     return at
 
 
-async def test_a_script_of_two_words_is_remembered_under_one(
+async def test_a_renamed_script_is_remembered_under_its_old_name(
     tmp_path: Path, server: EmbeddedServer
 ) -> None:
-    """Under the one it had before it was renamed: a call of the release before is answered."""
+    """So the repeat of a call of the release before is answered."""
     at = of_two_words(tmp_path, "-- stored put               its name before\n")
     async with Engine(server.url) as engine:
         record, call, kept = engine.space("try", at).at("1"), Call("c", 1), "try:{1}:call:c"
@@ -166,7 +168,9 @@ async def test_a_script_of_two_words_is_remembered_under_one(
 
 
 @pytest.mark.parametrize("line", ["", "-- stored put_it            two words again\n"])
-def test_a_script_of_two_words_needs_one_to_be_remembered_under(tmp_path: Path, line: str) -> None:
+def test_a_script_of_two_words_needs_a_name_to_be_remembered_under(
+    tmp_path: Path, line: str
+) -> None:
     with pytest.raises(SpaceInvalid, match=r"put_value: .*stored"):
         Scripts().of_records(of_two_words(tmp_path, line))
 
@@ -182,7 +186,7 @@ def test_a_script_that_gives_a_shared_key_another_type_is_refused(tmp_path: Path
 
 
 def test_a_folder_without_scripts_is_refused(tmp_path: Path) -> None:
-    """It is empty, or it does not exist."""
+    """The folder is empty, or does not exist."""
     for at in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(SpaceInvalid) as refusal:
             Scripts().of_records(at)

@@ -1,4 +1,4 @@
-"""space: large values of a record, which take no script."""
+"""space: large values of a record, which are read and written without a script."""
 
 import pytest
 
@@ -12,7 +12,7 @@ MEBIBYTE = 1024 * 1024
 
 @pytest.fixture
 def parcel_space(deployment: Deployment, engine: Engine) -> Space:
-    """As a user who may do what is needed, on the keys of the space."""
+    """As a user with the necessary permissions on the keys of the space."""
     for master in deployment.masters:
         master.ask("ACL", "SETUSER", USER, "~parcel:*", "+append", "+getrange", "+psetex")
     return engine.space("parcel", parcels.SCRIPTS)
@@ -20,7 +20,7 @@ def parcel_space(deployment: Deployment, engine: Engine) -> Space:
 
 class TestLargeValues:
     @pytest.mark.parametrize("size", [1, 64 * 1024 - 1, 64 * 1024, MEBIBYTE])
-    async def test_come_back_as_they_were(self, parcel_space: Space, size: int) -> None:
+    async def test_are_read_as_they_were_written(self, parcel_space: Space, size: int) -> None:
         parcel = parcel_space.at("p-1")
         one, other = bytes(size), memoryview(bytearray(b"\r\n" * size))
         await parcel.keep("piece:1", one, expiry=60_000)

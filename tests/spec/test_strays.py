@@ -1,4 +1,6 @@
-"""Entries that no job stands behind are set aside as dead with the reason; the queue goes on."""
+"""Strays, entries without a job's record, are set aside as dead with a reason; the queue goes
+on.
+"""
 
 import asyncio
 
@@ -30,12 +32,12 @@ async def reason_of_stray(engine: Engine) -> str:
 
 
 async def claim_until_found(engine: Engine) -> list[str]:
-    """A claim may come back empty-handed from setting strays aside; a second one does not."""
+    """A claim may return nothing because it set strays aside; a second one does not."""
     return ids_of(await claim(engine, 10) or await claim(engine, 10))
 
 
 class TestAStray:
-    async def test_among_the_ready_is_set_aside_by_a_claim(
+    async def test_among_ready_jobs_is_set_aside_by_a_claim(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await submit_ids(engine, "job")
@@ -47,7 +49,7 @@ class TestAStray:
         )
         assert (await engine.inspect.counts(REVIEWS)).ready == 0
 
-    async def test_among_the_delayed_is_set_aside_by_a_promotion(
+    async def test_among_delayed_jobs_is_set_aside_by_a_promotion(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         await engine.submit(REVIEWS, b"", id="job", delay=seconds(5))
@@ -58,7 +60,7 @@ class TestAStray:
         assert ids_of(await claim(engine, 10)) == ["job"]
         assert (await engine.inspect.counts(REVIEWS)).delayed == 0
 
-    async def test_among_the_leased_is_set_aside_by_a_reap(
+    async def test_among_leased_jobs_is_set_aside_by_a_reap(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         await leased(engine, "job")
@@ -68,7 +70,7 @@ class TestAStray:
         assert KEYS.leases in await reason_of_stray(engine)
         assert ids_of(await claim(engine, 10)) == ["job"]
 
-    async def test_in_a_lane_is_set_aside_when_it_would_come_forward(
+    async def test_in_a_lane_is_set_aside_when_it_would_become_the_head(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await submit_ids(engine, "a", "b", lane="octo")
@@ -78,7 +80,7 @@ class TestAStray:
         assert KEYS.lane("octo") in await reason_of_stray(engine)
         assert (await engine.inspect.counts(REVIEWS)).waiting == 0
 
-    async def test_in_a_lane_holds_up_nobody_however_many_they_are(
+    async def test_in_a_lane_holds_up_no_job_however_many_strays_there_are(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await submit_ids(engine, "a", "b", "c", lane="octo")
@@ -87,7 +89,9 @@ class TestAStray:
         assert await run_all(engine) == ["a", "b", "c"]
         assert (await engine.inspect.counts(REVIEWS)).dead == 20
 
-    async def test_is_counted_and_is_an_event(self, engine: Engine, deployment: Deployment) -> None:
+    async def test_is_counted_and_writes_an_event(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
         await engine.queues.options(REVIEWS)
         deployment.ask("ZADD", KEYS.queue, 1, "stray")
         await claim(engine)
@@ -105,7 +109,7 @@ class TestAStray:
         await engine.delete(STRAY)
         assert (await engine.inspect.counts(REVIEWS)).dead == 0
 
-    async def test_is_dead_again_if_somebody_retries_it(
+    async def test_is_dead_again_if_it_is_retried(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """It has no payload that a worker could run."""
@@ -116,10 +120,10 @@ class TestAStray:
         assert await claim(engine) == []
         assert (await reason_of_stray(engine)).startswith("NO_PAYLOAD")
 
-    async def test_that_names_a_job_elsewhere_leaves_the_job_alone(
+    async def test_that_names_a_job_in_another_state_leaves_the_job_alone(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
-        """The record says where a job is; only the entry is wrong."""
+        """The record says where the job is; only the entry is wrong."""
         later = await engine.submit(REVIEWS, b"", id="later", delay=seconds(5))
         deployment.ask("ZADD", KEYS.queue, 1, "later")
         assert await claim(engine, 10) == []
@@ -127,7 +131,7 @@ class TestAStray:
         clock.advance(seconds(5))
         assert ids_of(await claim(engine, 10)) == ["later"]
 
-    async def test_beside_many_others_does_not_stop_the_queue(
+    async def test_among_many_strays_does_not_stop_the_queue(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await submit_ids(engine, "job")
@@ -149,11 +153,11 @@ class TestAStray:
         assert lease.id == "job"
 
 
-class TestAStrayThatIsNoText:
-    """Whoever writes into a queue past the engine may write anything."""
+class TestAStrayThatIsNotText:
+    """A program that writes into a queue without the engine may write anything."""
 
     @pytest.mark.parametrize("entry", [b"\xff\xfe\x00", b"two\nlines", b""])
-    async def test_is_set_aside_and_seen_like_any_other(
+    async def test_is_set_aside_and_listed_like_any_other(
         self, engine: Engine, deployment: Deployment, entry: bytes
     ) -> None:
         await submit_ids(engine, "job")
@@ -163,9 +167,7 @@ class TestAStrayThatIsNoText:
         told = [event.verb for event in await engine.events.list(REVIEWS)]
         assert told.count("dead") == 1
 
-    async def test_does_not_stop_those_who_follow(
-        self, engine: Engine, deployment: Deployment
-    ) -> None:
+    async def test_does_not_stop_followers(self, engine: Engine, deployment: Deployment) -> None:
         await engine.queues.options(REVIEWS)
         async with engine.events.follow(REVIEWS) as events:
             deployment.ask("ZADD", KEYS.queue, 1, b"\xff\xfe\x00")
@@ -214,7 +216,7 @@ class TestAJobWithoutItsRecord:
     async def test_parks_its_lane_until_an_operator_decides(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        """Nothing says any more which lane it was in, so the lane is parked behind it."""
+        """Nothing tells which lane it was in, so the lane is parked behind it."""
         lost, _ = await submit_ids(engine, "lost", "job", lane="octo")
         deployment.ask("UNLINK", KEYS.job("lost"))
         await claim(engine)
@@ -238,8 +240,8 @@ class TestAJobWithoutItsRecord:
         *("broken behind its head", "cut off behind its head"),
     ],
 )
-class TestAJobWhoseRecordIsSpoilt:
-    """Nobody can read it: it counts as one that has none."""
+class TestAJobWhoseRecordIsCorrupt:
+    """The record cannot be read, so the job counts as one without a record."""
 
     async def test_is_set_aside_by_a_claim(
         self, engine: Engine, deployment: Deployment, junk: bytes
@@ -260,7 +262,7 @@ class TestAJobWhoseRecordIsSpoilt:
         await submit_ids(engine, "spoilt", "job")
         assert await run_all(engine) == ["spoilt", "job"]
 
-    async def test_does_not_keep_others_from_being_completed(
+    async def test_does_not_keep_other_jobs_from_being_completed(
         self, engine: Engine, deployment: Deployment, clock: ManualClock, junk: bytes
     ) -> None:
         await submit_ids(engine, "spoilt", "job")

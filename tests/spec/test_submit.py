@@ -1,4 +1,4 @@
-"""submit: take a job in, once per id."""
+"""submit: accept a job, once per id."""
 
 import pytest
 
@@ -23,13 +23,13 @@ class TestSubmittingAJob:
         assert not submitted.existed
         assert await engine.inspect.state(submitted.job) is State.READY
 
-    async def test_gives_it_an_id_of_ours(self, engine: Engine) -> None:
+    async def test_generates_an_id(self, engine: Engine) -> None:
         one = await engine.submit(REVIEWS, b"same")
         two = await engine.submit(REVIEWS, b"same")
         assert one.id != two.id
         assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
-    async def test_takes_the_callers_id(self, engine: Engine) -> None:
+    async def test_accepts_an_id_of_the_caller(self, engine: Engine) -> None:
         submitted = await engine.submit(REVIEWS, b"", id="github:octo/cat#7")
         assert submitted.job == job_ref(REVIEWS, "github:octo/cat#7")
 
@@ -49,28 +49,28 @@ class TestSubmittingAJob:
         assert job.due_at == clock.now + minutes(1)
         assert (job.attempts, job.worker, job.token, job.ended_at) == (0, None, None, None)
 
-    async def test_hands_its_own_limits_to_the_worker(self, engine: Engine) -> None:
+    async def test_tells_the_worker_its_own_limits(self, engine: Engine) -> None:
         policy = Fixed(seconds(3))
         await engine.submit(REVIEWS, b"", max_attempts=2, retry=policy, lane="a", priority=7)
         lease = await claim_one(engine)
         assert (lease.max_attempts, lease.retry) == (2, policy)
         assert (lease.lane, lease.priority) == ("a", 7)
 
-    async def test_introduces_a_queue_with_the_default_options(self, engine: Engine) -> None:
+    async def test_creates_a_queue_with_the_default_options(self, engine: Engine) -> None:
         await engine.submit("new", b"")
         assert await engine.queues.list() == {QueueName("new"): QueueOptions()}
 
     @pytest.mark.parametrize("id", ["{b}race", "a:b#c d", "jób·ß·日本", "'\"\\%s", "x" * 512])
-    async def test_takes_ids_and_lanes_that_look_like_keys(self, engine: Engine, id: str) -> None:
+    async def test_accepts_ids_and_lanes_that_look_like_keys(self, engine: Engine, id: str) -> None:
         await engine.submit(REVIEWS, b"", id=id, lane=id)
         lease = await claim_one(engine, lane=id)
         assert (lease.id, lease.lane) == (id, id)
         await engine.complete(lease)
 
-    async def test_keeps_every_key_of_the_queue_under_its_tag(
+    async def test_stores_every_key_of_the_queue_under_its_tag(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        """One tag is one slot, so that every script works on a cluster."""
+        """One tag is one slot, so every script works on a cluster."""
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         await submit_ids(engine, "a", "b", lane="x")
         await engine.submit(REVIEWS, b"", delay=seconds(9), id="{c}")
@@ -81,13 +81,13 @@ class TestSubmittingAJob:
 
 
 class TestSubmittingTheSameIdTwice:
-    async def test_is_one_job(self, engine: Engine) -> None:
+    async def test_makes_one_job(self, engine: Engine) -> None:
         first = await engine.submit(REVIEWS, b"x", id="pr-7")
         again = await engine.submit(REVIEWS, b"x", id="pr-7")
         assert again == Submitted(first.job, State.READY, existed=True, same_payload=True)
         assert (await engine.inspect.counts(REVIEWS)).ready == 1
 
-    async def test_is_one_job_within_a_batch_too(self, engine: Engine) -> None:
+    async def test_makes_one_job_within_a_batch_too(self, engine: Engine) -> None:
         batch = [new_job(b"x", id="pr-7"), new_job(b"y", id="pr-7")]
         answers = await engine.submit_many(REVIEWS, batch)
         ref = job_ref(REVIEWS, "pr-7")
@@ -96,13 +96,13 @@ class TestSubmittingTheSameIdTwice:
             Submitted(ref, State.READY, existed=True, same_payload=False),
         ]
 
-    async def test_says_whether_the_payload_is_the_same(self, engine: Engine) -> None:
+    async def test_tells_whether_the_payload_is_the_same(self, engine: Engine) -> None:
         await engine.submit(REVIEWS, b"first", id="pr-7")
         again = await engine.submit(REVIEWS, b"other", id="pr-7")
         assert again.same_payload is False
         assert (await engine.inspect.job(again.job)).payload == b"first"
 
-    async def test_lets_the_first_win_in_everything(self, engine: Engine) -> None:
+    async def test_keeps_everything_of_the_first_job(self, engine: Engine) -> None:
         await engine.submit(REVIEWS, b"x", id="pr-7", priority=10)
         again = await engine.submit(REVIEWS, b"x", id="pr-7", priority=90, delay=hours(1))
         assert again.state is State.READY
@@ -112,7 +112,9 @@ class TestSubmittingTheSameIdTwice:
         await leased(engine, "pr-7")
         assert (await engine.submit(REVIEWS, b"", id="pr-7")).state is State.LEASED
 
-    async def test_shows_a_job_that_is_kept_after_its_end(self, engine: Engine) -> None:
+    async def test_returns_the_state_of_a_job_that_is_kept_after_its_end(
+        self, engine: Engine
+    ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         await engine.complete(await leased(engine, "pr-7"))
         again = await engine.submit(REVIEWS, b"pr-7", id="pr-7")
@@ -127,7 +129,7 @@ class TestSubmittingTheSameIdTwice:
         assert (again.existed, again.state, again.same_payload) == (True, State.GONE, None)
         assert (await engine.inspect.counts(REVIEWS)).ready == 0
 
-    async def test_is_a_new_job_once_the_id_is_forgotten(
+    async def test_makes_a_new_job_once_the_id_is_forgotten(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.complete(await leased(engine, "pr-7"))
@@ -135,7 +137,7 @@ class TestSubmittingTheSameIdTwice:
         again = await engine.submit(REVIEWS, b"x", id="pr-7")
         assert (again.existed, again.state) == (False, State.READY)
 
-    async def test_remembers_from_the_end_of_the_retention(
+    async def test_remembers_the_id_from_the_end_of_the_retention(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(2)))
@@ -145,7 +147,7 @@ class TestSubmittingTheSameIdTwice:
         clock.advance(milliseconds(1))
         assert not (await engine.submit(REVIEWS, b"", id="pr-7")).existed
 
-    async def test_begins_a_clean_life_after_the_first_one(
+    async def test_starts_the_new_job_without_traces_of_the_first(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1), remember=seconds(0)))
@@ -160,7 +162,7 @@ class TestSubmittingTheSameIdTwice:
 
 
 class TestSubmittingManyJobs:
-    async def test_answers_them_in_order(self, engine: Engine) -> None:
+    async def test_answers_for_each_in_order(self, engine: Engine) -> None:
         jobs = [new_job(b"", id=f"{n}", delay=seconds(n)) for n in range(3)]
         answers = await engine.submit_many(REVIEWS, jobs)
         assert answers == [
@@ -185,7 +187,7 @@ class TestSubmittingManyJobs:
         ]
         assert (await engine.inspect.counts(REVIEWS)).ready == LARGEST_BATCH + 1
 
-    async def test_is_several_calls_if_they_are_large(
+    async def test_is_several_calls_if_the_jobs_are_large(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_payload=4 * MEBIBYTE))
@@ -193,10 +195,12 @@ class TestSubmittingManyJobs:
         await engine.submit_many(REVIEWS, [new_job(bytes(4 * MEBIBYTE)) for _ in range(3)])
         assert deployment.calls("evalsha") - before == 2
 
-    async def test_of_none_is_nothing(self, engine: Engine) -> None:
+    async def test_without_jobs_does_nothing(self, engine: Engine) -> None:
         assert await engine.submit_many(REVIEWS, []) == []
 
-    async def test_refuses_one_that_is_too_large_and_takes_the_others(self, engine: Engine) -> None:
+    async def test_refuses_a_job_that_is_too_large_and_accepts_the_others(
+        self, engine: Engine
+    ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_payload=3))
         jobs = [new_job(b"abc"), new_job(b"abcd"), new_job(b"ab")]
         first, second, third = await engine.submit_many(REVIEWS, jobs)
@@ -208,15 +212,15 @@ class TestSubmittingManyJobs:
         ]
         assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
-    async def test_puts_each_lane_in_order(self, engine: Engine) -> None:
+    async def test_keeps_the_order_of_each_lane(self, engine: Engine) -> None:
         jobs = [new_job(b"", id=f"{n}", lane="a") for n in range(3)]
         answers = await engine.submit_many(REVIEWS, jobs)
         states = [answer.state for answer in answers if isinstance(answer, Submitted)]
         assert states == [State.READY, State.WAITING, State.WAITING]
 
 
-class TestAServerThatForgot:
-    async def test_its_scripts_is_taught_them_again(
+class TestARedisThatForgot:
+    async def test_the_scripts_gets_them_again(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await submit_ids(engine, "a")
@@ -225,7 +229,7 @@ class TestAServerThatForgot:
         await submit_ids(engine, "b")
         assert ids_of(await claim(engine, 2)) == ["a", "b"]
 
-    async def test_everything_takes_jobs_in_again(
+    async def test_everything_accepts_jobs_again(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         lease = await leased(engine, "a")
@@ -236,7 +240,7 @@ class TestAServerThatForgot:
         await submit_ids(engine, "a")
 
 
-class TestAnIdOfOurs:
+class TestAGeneratedId:
     async def test_is_not_remembered(self, engine: Engine) -> None:
         """Nobody else knows it, so nobody can submit it again."""
         await engine.submit(REVIEWS, b"")

@@ -1,4 +1,4 @@
-"""TLS to the store, on a real server: a private authority, client certificates, every topology."""
+"""TLS to a real Redis: a private certificate authority, client certificates, every topology."""
 
 import asyncio
 from collections.abc import Generator, Iterator
@@ -38,7 +38,7 @@ PATIENT = Limits(answer=minutes(10), give_up=minutes(20))
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """An authority of our own, and what it signed."""
+    """A certificate authority of the test, and the certificates that it signed."""
 
     ca: Path
     server: Path
@@ -49,7 +49,7 @@ class TlsFiles:
     """A client certificate of an authority that nobody knows."""
 
     def options(self, port: int, certificate: Path | None = None) -> dict[str, str]:
-        """Lines of a server's configuration: everything over TLS, the socket aside."""
+        """Lines of a Redis configuration: everything over TLS, except the socket."""
         shown = str(certificate or self.server)
         return {
             "port": "0",
@@ -82,7 +82,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
 
 @contextmanager
 def served(files: TlsFiles, **more: str) -> Generator[int]:
-    """The port of a server that takes TLS only."""
+    """The port of a Redis that accepts TLS only."""
     port = free_port()
     certificate = Path(more.pop("certificate")) if "certificate" in more else None
     lines = files.options(port, certificate) | {k.replace("_", "-"): v for k, v in more.items()}
@@ -102,20 +102,20 @@ def at(port: int, **parameters: object) -> str:
 
 async def works(url: str) -> None:
     async with Engine(url) as engine:
-        for queue in ("a", "b", "c", "d"):  # of several slots
+        for queue in ("a", "b", "c", "d"):  # keys of several slots
             await engine.submit(queue, b"1")
             [lease] = await engine.claim(queue, worker="w1", lease=seconds(30), wait=seconds(HANGS))
             await engine.complete(lease)
 
 
 async def refusal(url: str) -> str:
-    """What it says, on entering, and not after all the patience it has."""
+    """The error on entering, without waiting for the whole time limit."""
     return str(await refusal_on_entering(TlsFailed, lambda: Engine(url, limits=PATIENT)))
 
 
 @needs_tls
-class TestTheServersCertificate:
-    async def test_is_taken_from_an_authority_that_is_named(
+class TestTheCertificateOfRedis:
+    async def test_is_accepted_from_an_authority_that_is_named(
         self, port: int, files: TlsFiles
     ) -> None:
         await works(at(port, ssl_ca_certs=files.ca))
@@ -135,7 +135,7 @@ class TestTheServersCertificate:
 
 @needs_tls
 class TestAClientCertificate:
-    async def test_is_shown_to_a_server_that_asks_for_one(self, files: TlsFiles) -> None:
+    async def test_is_sent_to_a_redis_that_asks_for_one(self, files: TlsFiles) -> None:
         with served(files, tls_auth_clients="yes") as port:
             await works(at(port, ssl_ca_certs=files.ca, ssl_certfile=files.client))
             assert "refused the TLS connection" in await refusal(at(port, ssl_ca_certs=files.ca))
@@ -143,8 +143,8 @@ class TestAClientCertificate:
             assert "refused the TLS connection" in await refusal(outside)
 
 
-async def test_a_server_that_answers_without_tls_is_reported_as_such() -> None:
-    """One that waits for the end of what it takes for a command looks like one that is away."""
+async def test_a_redis_that_answers_without_tls_is_reported_as_such() -> None:
+    """A Redis that waits for the end of what it takes for a command looks like one that is away."""
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"-ERR Protocol error\r\n")
@@ -157,7 +157,7 @@ async def test_a_server_that_answers_without_tls_is_reported_as_such() -> None:
 
 
 @needs_tls
-async def test_sentinels_and_their_primary_are_asked_over_tls(files: TlsFiles) -> None:
+async def test_sentinels_and_their_primary_are_reached_over_tls(files: TlsFiles) -> None:
     own, watching = free_port(), free_port()
     watch = {"sentinel monitor": f"{SERVICE} {LOOPBACK} {own} 1"}
     over_tls = {"tls-replication": "yes"}
@@ -172,7 +172,7 @@ async def test_sentinels_and_their_primary_are_asked_over_tls(files: TlsFiles) -
 
 
 @needs_tls
-async def test_a_cluster_is_asked_over_tls(files: TlsFiles) -> None:
+async def test_a_cluster_is_reached_over_tls(files: TlsFiles) -> None:
     ports = [free_port() for _ in range(3)]
     with ExitStack() as running:
         nodes = [running.enter_context(_node(files, port)) for port in ports]
@@ -208,7 +208,7 @@ class _Sentinel(EmbeddedServer):
 
 
 @needs_tls
-async def test_settings_name_what_a_url_would(
+async def test_settings_of_tls_have_the_effect_of_url_parameters(
     port: int, files: TlsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOWPATH_URL", f"rediss://{LOOPBACK}:{port}?db=2")
@@ -231,7 +231,7 @@ def test_settings_of_tls_need_a_url_of_tls(monkeypatch: pytest.MonkeyPatch) -> N
 
 @needs_tls
 async def test_the_documented_user_works_on_redis_7_0_too() -> None:
-    """A server refuses the whole user if it does not know one of the commands."""
+    """Redis refuses the whole user if it does not know one of the commands."""
     with EmbeddedServer(listen=Listen.SOCKET, binary=BINARY) as server:
         server.ask(*documented_user())
         await works(as_documented_user(server.url))
@@ -239,7 +239,7 @@ async def test_the_documented_user_works_on_redis_7_0_too() -> None:
 
 
 async def test_the_documented_user_cannot_read_the_configuration(server: EmbeddedServer) -> None:
-    """It has the passwords of the server: `requirepass`, `masterauth`, `tls-key-file-pass`."""
+    """The configuration has passwords: `requirepass`, `masterauth`, `tls-key-file-pass`."""
     server.ask(*documented_user())
     parsed = parse_url(as_documented_user(server.url))
     client: Any = redis.Redis(
@@ -255,13 +255,13 @@ async def test_the_documented_user_cannot_read_the_configuration(server: Embedde
 
 
 @pytest.mark.parametrize("declared", ["", "replica:1", "often", "DISK"])
-def test_a_url_declares_a_class_that_exists(declared: str) -> None:
+def test_a_url_declares_only_a_class_that_exists(declared: str) -> None:
     with pytest.raises(InvalidOption) as refusal:
         parse_url(f"redis://h?durability={declared}")
     assert refusal.value.option == "url"
 
 
-def test_the_class_in_the_url_is_a_setting_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_class_in_the_url_can_be_a_setting_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_URL", "redis://h?durability=second")
     assert str(load().declared) == "second"
     monkeypatch.setenv("TOWPATH_DURABILITY", "disk")
@@ -269,8 +269,10 @@ def test_the_class_in_the_url_is_a_setting_too(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("missing", ["+zadd", "+evalsha", "~{*}:*"])
-async def test_a_user_without_a_permission_is_refused(server: EmbeddedServer, missing: str) -> None:
-    """The server speaks of an error in a script; the script is right."""
+async def test_a_missing_permission_is_reported_as_such(
+    server: EmbeddedServer, missing: str
+) -> None:
+    """Redis reports an error in a script, but the script is right."""
     acl, setuser, _, *rights = documented_user()
     server.ask(acl, setuser, "narrow", *(word for word in rights if word != missing))
     url = as_documented_user(server.url).replace(f"{USER}:", "narrow:")
@@ -284,7 +286,7 @@ async def test_a_user_without_a_permission_is_refused(server: EmbeddedServer, mi
 
 class TestInvalidSettings:
     @pytest.mark.parametrize("name", ["ssl_ca_certs", "ssl_certfile"])
-    async def test_a_file_that_is_none_is_named_before_anything_is_sent(
+    async def test_a_file_that_does_not_exist_is_named_before_anything_is_sent(
         self, name: str, tmp_path: Path
     ) -> None:
         broken = tmp_path / "broken.pem"
@@ -306,6 +308,6 @@ class TestInvalidSettings:
             ("rediss://h?ssl_keyfile=/x", "ssl_certfile"),
         ],
     )
-    def test_a_parameter_that_is_not_known_is_refused(self, url: str, named: str) -> None:
+    def test_an_unknown_parameter_is_refused(self, url: str, named: str) -> None:
         with pytest.raises(InvalidOption, match=named):
             parse_url(url)

@@ -1,4 +1,4 @@
-"""Tokens: grow with every delivery, and every digit counts."""
+"""Fencing tokens grow with every delivery, and every digit counts."""
 
 from typing import Literal
 
@@ -31,8 +31,8 @@ def off_by_one(lease: Lease, step: int) -> Lease:
     return replace(lease, token=Token(lease.token + step))
 
 
-class TestATokenThatDiffersOnlyInItsLastDigit:
-    """14 digits are all that Lua's tostring keeps; a token has 16."""
+class TestATokenThatDiffersInItsLastDigit:
+    """Lua's tostring keeps only 14 digits; a token has 16."""
 
     @pytest.mark.parametrize("step", [-1, 1])
     async def test_settles_nothing(self, engine: Engine, deployment: Deployment, step: int) -> None:
@@ -54,8 +54,8 @@ class TestATokenThatDiffersOnlyInItsLastDigit:
         assert deployment.dump() == before
         await engine.complete(lease)
 
-    async def test_belongs_to_the_job_beside_it(self, engine: Engine) -> None:
-        """The clock stands still: two jobs of one claim are one apart."""
+    async def test_settles_only_the_job_that_it_belongs_to(self, engine: Engine) -> None:
+        """The clock stands still: the tokens of two jobs in one claim differ by one."""
         await submit_ids(engine, "a", "b")
         one, two = await claim(engine, 2)
         assert two.token == one.token + 1
@@ -66,7 +66,7 @@ class TestATokenThatDiffersOnlyInItsLastDigit:
 
 
 class TestATokenIsExact:
-    async def test_wherever_it_is_returned(self, engine: Engine, deployment: Deployment) -> None:
+    async def test_in_every_answer(self, engine: Engine, deployment: Deployment) -> None:
         await engine.submit_many(REVIEWS, [new_job(b"") for _ in range(30)])
         leases = await claim(engine, 30)
         first = leases[0].token
@@ -87,7 +87,7 @@ class TestATokenIsExact:
 
         assert await tokens() == await tokens()
 
-    async def test_in_a_refusal(self, engine: Engine) -> None:
+    async def test_in_an_error(self, engine: Engine) -> None:
         stale = await leased(engine)
         await engine.release(stale)
         current = await claim_one(engine)
@@ -110,14 +110,14 @@ class TestTokensGrow:
         assert sorted(set(tokens)) == tokens
 
     async def test_with_the_clock(self, engine: Engine, clock: ManualClock) -> None:
-        """A token is at least the time in µs, so that it grows across a fail-over too."""
+        """A token is at least the time in µs, so it grows after a fail-over too."""
         lease = await leased(engine)
         assert lease.token >= int(clock.stamp()) * 1000
         await engine.release(lease)
         clock.advance(seconds(1))
         assert (await claim_one(engine)).token >= int(clock.stamp()) * 1000
 
-    async def test_when_the_clock_goes_back(
+    async def test_when_the_clock_is_set_back(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         lease = await leased(engine)
@@ -125,7 +125,7 @@ class TestTokensGrow:
         async with Engine(deployment.url, clock=ManualClock(clock.now - hours(1))) as behind:
             assert (await claim_one(behind)).token > lease.token
 
-    async def test_when_the_server_lost_everything(
+    async def test_when_redis_lost_everything(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         old = await leased(engine)
@@ -141,8 +141,8 @@ class TestTokensGrow:
 Ahead = Literal["an hour ahead", "with the clock"]
 
 
-class TestATokenIsNoTime:
-    """It runs ahead of the clock where that was set back, or the rows of a ledger are ahead."""
+class TestATokenAheadOfTheClock:
+    """Tokens are ahead when the clock was set back, or when the rows of a ledger are ahead."""
 
     @pytest.fixture(params=["an hour ahead", "with the clock"])
     async def ahead(
@@ -152,7 +152,7 @@ class TestATokenIsNoTime:
             await engine.queues.anchor(REVIEWS, floor=(int(clock.stamp()) + 3_600_000) * 1000)
         return request.param
 
-    async def test_claims_tell_their_time(
+    async def test_does_not_change_the_times_in_a_claim(
         self, engine: Engine, clock: ManualClock, ahead: Ahead
     ) -> None:
         await submit_ids(engine, "a", "b")
@@ -167,7 +167,7 @@ class TestATokenIsNoTime:
             )
             assert claimed.expires_at - claimed.claimed_at == LEASE
 
-    async def test_a_job_claimed_ahead_of_the_clock_is_plain_again_later(
+    async def test_does_not_keep_a_job_from_being_plain_again_later(
         self, engine: Engine, clock: ManualClock, ahead: Ahead
     ) -> None:
         job = (await engine.submit(REVIEWS, b"x")).job
@@ -176,7 +176,7 @@ class TestATokenIsNoTime:
         assert (await claim_one(engine)).claimed_at == clock.now
         assert (await engine.inspect.job(job)).claimed_at == clock.now
 
-    async def test_repeated_claims_tell_their_time(
+    async def test_does_not_change_the_times_in_a_repeated_claim(
         self, engine: Engine, clock: ManualClock, ahead: Ahead
     ) -> None:
         await submit_ids(engine, "a", "b")
@@ -187,7 +187,7 @@ class TestATokenIsNoTime:
         assert again == first
         assert [lease.claimed_at for lease in again] == [at, at]
 
-    async def test_the_learnt_service_time_is_true(
+    async def test_does_not_change_the_measured_service_time(
         self, engine: Engine, deployment: Deployment, clock: ManualClock, ahead: Ahead
     ) -> None:
         await submit_ids(engine, "a")
@@ -197,7 +197,7 @@ class TestATokenIsNoTime:
         learnt = number(deployment.ask, keys_of(QueueName(REVIEWS)).meta, "service_ms")
         assert learnt == 2000
 
-    async def test_a_later_claim_tells_its_own_time(
+    async def test_does_not_change_the_times_in_a_later_claim(
         self, engine: Engine, clock: ManualClock, ahead: Ahead
     ) -> None:
         lease = await leased(engine)

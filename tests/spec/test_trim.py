@@ -1,4 +1,4 @@
-"""trim: delete what has been kept long enough, by age and by count."""
+"""trim: delete ended jobs whose retention is over, by age and by count."""
 
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import REVIEWS, buried, claim, claim_one, leased, submit_ids
@@ -20,7 +20,9 @@ async def done(engine: Engine, *ids: str) -> None:
 
 
 class TestTrimmingFinishedJobs:
-    async def test_removes_those_kept_long_enough(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_removes_jobs_whose_retention_is_over(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1), remember=seconds(0)))
         await done(engine, "a")
         clock.advance(hours(1) - milliseconds(1))
@@ -37,7 +39,7 @@ class TestTrimmingFinishedJobs:
         states = [await engine.inspect.state(job_ref(REVIEWS, id)) for id in ("a", "b", "c")]
         assert states == [State.GONE, State.DONE, State.DONE]
 
-    async def test_removes_cancelled_ones_too(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_removes_cancelled_jobs_too(self, engine: Engine, clock: ManualClock) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         [ref] = await submit_ids(engine, "a")
         await engine.cancel(ref)
@@ -45,14 +47,16 @@ class TestTrimmingFinishedJobs:
         await engine.queues.trim(REVIEWS)
         assert (await engine.inspect.counts(REVIEWS)).kept == 0
 
-    async def test_takes_at_most_so_many(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_takes_at_most_the_number_asked_for(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         await done(engine, "a", "b", "c")
         clock.advance(hours(1))
         assert await engine.queues.trim(REVIEWS, 2) == 2
         assert await engine.queues.trim(REVIEWS, 2) == 1
 
-    async def test_leaves_a_new_job_under_an_old_id_alone(
+    async def test_leaves_a_new_job_with_an_old_id_alone(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1), remember=seconds(0)))
@@ -64,7 +68,9 @@ class TestTrimmingFinishedJobs:
 
 
 class TestTrimmingDeadJobs:
-    async def test_removes_those_kept_long_enough(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_removes_jobs_whose_retention_is_over(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         ref = await buried(engine)
         clock.advance(days(30) - milliseconds(1))
         assert await engine.queues.trim(REVIEWS) == 0
@@ -83,16 +89,20 @@ class TestTrimmingDeadJobs:
         assert await engine.inspect.state(first) is State.GONE
         assert await engine.inspect.state(second) is State.DEAD
 
-    async def test_keeps_one_that_parks_its_lane(self, engine: Engine, clock: ManualClock) -> None:
-        """Somebody has to decide; until then the lane must stay explainable."""
+    async def test_keeps_a_job_that_parks_its_lane(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """An operator has to decide; until then the lane must stay explainable."""
         await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
         ref = await buried(engine, lane="octo")
         clock.advance(days(31))
         await engine.queues.trim(REVIEWS)
         assert await engine.inspect.state(ref) is State.DEAD
 
-    async def test_does_not_count_what_it_keeps(self, engine: Engine, clock: ManualClock) -> None:
-        """Whoever trims until nothing is left to trim must come to an end."""
+    async def test_does_not_count_jobs_that_it_keeps(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """A caller that trims until nothing is left to trim must come to an end."""
         options = QueueOptions(lanes=LanePolicy.PARK, keep_dead_most=1)
         await engine.queues.configure(REVIEWS, options)
         for lane in ("octo", "nova"):
@@ -144,7 +154,7 @@ class TestAfterEveryJobIsGone:
         await engine.submit(REVIEWS, b"", id="d", delay=days(1))
         clock.advance(days(1))
         await engine.complete(await claim_one(engine))
-        for _ in range(2):  # dead ids are remembered from the moment they are removed
+        for _ in range(2):  # ids of dead jobs are remembered from the moment they are removed
             clock.advance(days(31))
             await engine.queues.trim(REVIEWS)
         left = {key for key in deployment.key_names() if ":call:" not in key}

@@ -1,4 +1,4 @@
-"""Trying a write: does the server take one, without leaving a trace."""
+"""try_write: tells whether Redis accepts writes, without leaving a trace."""
 
 import pytest
 
@@ -20,7 +20,7 @@ class TestTryingAWrite:
 
         await eventually_async(gone)
 
-    async def test_tells_that_the_server_takes_none(self) -> None:
+    async def test_tells_that_redis_accepts_no_writes(self) -> None:
         with EmbeddedServer() as server:
             async with Engine(server.url) as engine:
                 server.ask("CONFIG", "SET", "maxmemory", "1")

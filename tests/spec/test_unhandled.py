@@ -1,4 +1,4 @@
-"""release with `unhandled`: a worker could not run the job, and leaves it to others."""
+"""release with `unhandled`: a worker that cannot run the job leaves it to other workers."""
 
 from datetime import datetime
 
@@ -17,7 +17,7 @@ NOBODY = "HandlerNotFound"
 
 
 async def given_back(engine: Engine, clock: ManualClock, id: str = "job") -> tuple[Lease, datetime]:
-    """A job that nobody could run a second ago, leased again; and since when."""
+    """A job that no worker could run a second ago, leased again; and since when it is unhandled."""
     lease = await leased(engine, id)
     assert await engine.release(lease, delay=seconds(1), unhandled=NOBODY) is State.DELAYED
     clock.advance(seconds(1))
@@ -28,8 +28,8 @@ async def unhandled_since(engine: Engine, job: JobRef) -> datetime | None:
     return (await engine.inspect.job(job)).unhandled_since
 
 
-class TestAJobThatNobodyCouldRun:
-    async def test_says_since_when_and_why(self, engine: Engine) -> None:
+class TestAnUnhandledJob:
+    async def test_shows_since_when_and_why_it_is_unhandled(self, engine: Engine) -> None:
         lease = await leased(engine)
         assert (lease.unhandled_since_ms, lease.unhandled) == (0, "")
         await engine.release(lease, delay=seconds(1), unhandled=NOBODY)
@@ -37,7 +37,7 @@ class TestAJobThatNobodyCouldRun:
         assert (job.state, job.attempts) == (State.DELAYED, 0)
         assert (job.unhandled_since, job.unhandled) == (lease.claimed_at, NOBODY)
 
-    async def test_says_the_same_to_its_next_worker(
+    async def test_gives_the_same_to_its_next_worker(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease, since = await given_back(engine, clock)
@@ -54,12 +54,14 @@ class TestAJobThatNobodyCouldRun:
         job = await engine.inspect.job(lease.job)
         assert (job.unhandled_since, job.unhandled) == (since, "PayloadInvalid: n")
 
-    async def test_begins_anew_if_asked_to(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_starts_its_time_anew_if_asked_to(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         lease, _ = await given_back(engine, clock)
         await engine.release(lease, delay=seconds(1), unhandled=NOBODY, anew=True)
         assert await unhandled_since(engine, lease.job) == lease.claimed_at
 
-    async def test_is_given_back_at_once_without_a_delay(self, engine: Engine) -> None:
+    async def test_that_is_released_without_a_delay_is_ready_at_once(self, engine: Engine) -> None:
         lease = await leased(engine)
         assert await engine.release(lease, unhandled=NOBODY) is State.READY
         assert (await claim_one(engine)).unhandled == NOBODY
@@ -71,7 +73,9 @@ class TestAJobThatNobodyCouldRun:
         await engine.renew(lease, LEASE)
         assert await unhandled_since(engine, lease.job) == since
 
-    async def test_is_settled_in_an_exchange_too(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_may_be_released_in_an_exchange_too(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         lease = await leased(engine)
         gone = Release(lease, ZERO, unhandled=NOBODY)
         exchanged = await engine.exchange(REVIEWS, [gone], worker="anna", lease=LEASE, count=1)
@@ -80,20 +84,20 @@ class TestAJobThatNobodyCouldRun:
         exchanged = await engine.exchange(REVIEWS, [plain], worker="anna", lease=LEASE, count=1)
         assert [(one.id, one.unhandled) for one in exchanged.leases] == [(lease.id, "")]
 
-    async def test_is_counted(self, engine: Engine) -> None:
+    async def test_is_counted_in_the_queues_totals(self, engine: Engine) -> None:
         await engine.release(await leased(engine), unhandled=NOBODY)
         totals = (await engine.inspect.counts(REVIEWS)).totals
         assert (totals["released"], totals["unhandled"]) == (1, 1)
 
 
-class TestItIsForgotten:
+class TestAJobIsNoLongerUnhandled:
     async def test_when_the_job_is_done(self, engine: Engine, clock: ManualClock) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease, _ = await given_back(engine, clock)
         await engine.complete(lease)
         assert await unhandled_since(engine, lease.job) is None
 
-    async def test_when_an_attempt_failed(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_after_a_failed_attempt(self, engine: Engine, clock: ManualClock) -> None:
         lease, _ = await given_back(engine, clock)
         await engine.fail(lease, "broken", delay=ZERO)
         assert await unhandled_since(engine, lease.job) is None
@@ -105,23 +109,23 @@ class TestItIsForgotten:
         await engine.retry(lease.job)
         assert (await claim_one(engine)).unhandled_since_ms == 0
 
-    async def test_when_a_worker_gave_it_back_for_another_reason(
+    async def test_when_a_worker_released_it_for_another_reason(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease, _ = await given_back(engine, clock)
         await engine.release(lease)
         assert await unhandled_since(engine, lease.job) is None
 
-    async def test_when_its_worker_was_silent(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_when_its_lease_expired(self, engine: Engine, clock: ManualClock) -> None:
         lease, _ = await given_back(engine, clock)
         clock.advance(LEASE)
         assert (await claim_one(engine, worker="berta")).unhandled_since_ms == 0
         assert await unhandled_since(engine, lease.job) is None
 
 
-class TestALane:
+class TestTheLaneOfAnUnhandledJob:
     @pytest.mark.parametrize("policy", list(LanePolicy))
-    async def test_waits_behind_its_head(
+    async def test_waits_behind_it(
         self, engine: Engine, clock: ManualClock, policy: LanePolicy
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(lanes=policy))
@@ -137,15 +141,17 @@ class TestALane:
 
 
 def serving(*handlers: HandlerReport) -> Doing:
-    """A worker of the queue that has these handlers, and leaves jobs to others for five minutes."""
+    """A worker of the queue that has these handlers, and leaves other jobs to other workers for
+    five minutes.
+    """
     return Doing(
         host="build-3", pid=7, queues=[REVIEWS], serving=1, slots=10, running=0, jobs=[],
         handlers=handlers, handling=len(handlers), unhandled_for_ms=300_000,
     )  # fmt: skip
 
 
-class TestExplaining:
-    async def test_names_the_handler_that_is_missing_and_those_there_are(
+class TestExplainingAnUnhandledJob:
+    async def test_names_the_missing_handler_and_the_existing_ones(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.submit(REVIEWS, b"", headers={"handler": "shred"})
@@ -157,14 +163,14 @@ class TestExplaining:
         told = [lease.claimed_at, clock.now + seconds(4), clock.now + minutes(5), "shred", "print"]
         assert [str(part) in explained.text for part in told] == [True] * len(told)
 
-    async def test_says_how_the_payload_does_not_fit(self, engine: Engine) -> None:
+    async def test_says_why_the_payload_does_not_fit(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.release(lease, delay=seconds(4), unhandled="PayloadInvalid: at $.n")
         explained = await engine.inspect.explain(lease.job)
         assert explained.why is Why.NO_HANDLER
         assert "$.n" in explained.text
 
-    async def test_is_about_the_due_time_of_a_job_that_was_moved(self, engine: Engine) -> None:
+    async def test_names_the_due_time_of_a_job_that_was_moved(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.release(lease, delay=seconds(4), unhandled=NOBODY)
         await engine.move(lease.job, delay=hours(1))

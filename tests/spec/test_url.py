@@ -1,4 +1,4 @@
-"""Server URLs: which server, how to reach it, and a form that is safe to show."""
+"""URLs of Redis: which server, how to reach it, and a form that is safe to show."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ SECRET = "correct-horse"  # noqa: S105 -- what must not be shown
 QUICK = Limits(answer=milliseconds(500), give_up=seconds(1))
 
 
-class TestAUrl:
+class TestARedisUrl:
     @pytest.mark.parametrize(
         ("url", "parsed"),
         [
@@ -39,15 +39,15 @@ class TestAUrl:
             ),
         ],
     )
-    def test_says_where_the_server_is(self, url: str, parsed: ServerUrl) -> None:
+    def test_says_where_redis_is(self, url: str, parsed: ServerUrl) -> None:
         assert parse_url(url) == parsed
 
-    def test_may_carry_a_name_and_a_password(self) -> None:
+    def test_may_have_a_user_and_a_password(self) -> None:
         url = parse_url("redis://towpath:p%40ss%2Fword@h")
         assert (url.username, url.password) == ("towpath", "p@ss/word")
         assert parse_url("redis://:only@h").username is None
 
-    def test_may_carry_those_of_the_sentinels_too(self) -> None:
+    def test_may_have_those_of_the_sentinels_too(self) -> None:
         url = parse_url("redis+sentinel://h/main?sentinel_username=s&sentinel_password=t")
         assert (url.sentinel_username, url.sentinel_password) == ("s", "t")
 
@@ -70,7 +70,7 @@ class TestAUrl:
             "redis+cluster://h/1",
         ],
     )
-    def test_that_can_not_be_right_is_refused_with_the_rule(self, url: str) -> None:
+    def test_that_is_invalid_is_refused_with_the_rule(self, url: str) -> None:
         with pytest.raises(InvalidOption, match="url"):
             parse_url(url)
 
@@ -104,7 +104,7 @@ class TestAPasswordInAUrl:
         ],
     )
     def test_is_not_repeated_by_an_error(self, url: str) -> None:
-        """Also where it was not escaped, and reads like something else."""
+        """This includes passwords that were not escaped and read like another part of the URL."""
         with pytest.raises(InvalidOption) as refusal:
             parse_url(url)
         assert SECRET not in str(refusal.value)
@@ -132,14 +132,14 @@ class TestConnecting:
                 await engine.submit(REVIEWS, b"")
                 assert deployment.primary.ask("EXISTS", "{reviews}:meta") == 1
 
-    async def test_with_a_password_that_is_wrong_is_refused(self) -> None:
+    async def test_with_a_wrong_password_is_refused(self) -> None:
         with EmbeddedServer(options={"requirepass": SECRET}, listen=Listen.PORT) as server:
             async with Engine(f"redis://:{SECRET}@127.0.0.1:{server.port}") as engine:
                 await engine.submit(REVIEWS, b"")
             for url in (server.tcp_url, f"redis://:wrong@127.0.0.1:{server.port}"):
                 await refusal_on_entering(ServerRefused, partial(Engine, url))
 
-    async def test_to_an_absent_server_is_given_up_in_time(self) -> None:
+    async def test_to_an_absent_redis_is_given_up_in_time(self) -> None:
         with EmbeddedServer() as server:
             url = server.url
         async with Engine(url, limits=QUICK) as engine:
@@ -148,7 +148,7 @@ class TestConnecting:
             with pytest.raises(ServerUnreachable):
                 await engine.submit(REVIEWS, b"")
 
-    async def test_to_a_frozen_server_is_given_up_in_time(self) -> None:
+    async def test_to_a_frozen_redis_is_given_up_in_time(self) -> None:
         with EmbeddedServer() as server:
             async with Engine(server.url, limits=QUICK) as engine:
                 await engine.submit(REVIEWS, b"")

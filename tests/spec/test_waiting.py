@@ -25,7 +25,7 @@ Waiting = asyncio.Task[list[Lease]]
 
 
 async def blocked(deployment: Deployment, count: int = 1) -> None:
-    """Return once so many clients wait on the server."""
+    """Returns once so many clients are blocked in Redis."""
 
     async def reached() -> bool:
         return deployment.blocked() == count
@@ -51,7 +51,7 @@ async def ids_within_moments(*claims: Waiting) -> list[str]:
 
 
 class TestABlockedClaim:
-    """Its manual clock stands still: only a wake-up can make it look again."""
+    """The manual clock stands still: only a wake-up makes the claim look again."""
 
     async def test_returns_on_a_submit(self, engine: Engine, deployment: Deployment) -> None:
         async with waiting_claim(engine, deployment) as claim:
@@ -76,7 +76,7 @@ class TestABlockedClaim:
             clock.advance(milliseconds(1))
             assert await ids_within_moments(claim) == ["later"]
 
-    async def test_returns_when_a_job_falls_due_that_came_meanwhile(
+    async def test_returns_when_a_job_falls_due_that_was_submitted_meanwhile(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         async with waiting_claim(engine, deployment) as claim:
@@ -98,7 +98,7 @@ class TestABlockedClaim:
             await engine.queues.resume(REVIEWS)
             assert await ids_within_moments(claim) == ["a"]
 
-    async def test_returns_when_another_workers_lease_ends(
+    async def test_returns_when_the_lease_of_another_worker_ends(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         await submit_ids(engine, "crashed")
@@ -128,7 +128,7 @@ class TestABlockedClaim:
             await engine.complete(head)
             assert await ids_within_moments(claim) == ["b"]
 
-    async def test_returns_empty_when_its_time_is_over(
+    async def test_returns_nothing_when_its_time_is_over(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         async with waiting_claim(engine, deployment) as claim:
@@ -150,7 +150,7 @@ class TestABlockedClaim:
         await submit_ids(engine, "a", "b", "c")
         assert await ids_within_moments(claim) == ["a", "b", "c"]
 
-    async def test_that_is_given_up_takes_no_job_with_it(
+    async def test_that_is_cancelled_takes_no_job_with_it(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         async with waiting_claim(engine, deployment):
@@ -172,7 +172,7 @@ class TestSeveralBlockedClaims:
             await submit_ids(engine, "b")
             assert await ids_within_moments(*done, *others) == ["a", "b"]
 
-    async def test_wake_one_after_the_other_for_jobs_that_came_together(
+    async def test_wake_one_another_for_jobs_that_came_together(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         async with (
@@ -183,7 +183,7 @@ class TestSeveralBlockedClaims:
             await submit_ids(engine, "a", "b", "c")
             assert sorted(await ids_within_moments(one, two, three)) == ["a", "b", "c"]
 
-    async def test_of_several_processes_all_get_work(
+    async def test_in_several_processes_all_get_work(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
         claims = [
@@ -201,10 +201,12 @@ class TestSeveralBlockedClaims:
         async with waiting_claim(engine, deployment), waiting_claim(engine, deployment):
             assert deployment.blocked() == 1
 
-    async def test_do_not_lose_a_wake_up_to_a_process_where_nobody_waits_any_more(
+    async def test_lose_no_wake_up_to_a_process_without_waiting_claims(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
-        """The read of the first process is still under way; it passes on what it takes."""
+        """The blocking read of the first process is still under way; the process passes wake-ups
+        on.
+        """
         async with waiting_claim(engine, deployment):
             pass
         claim = asyncio.create_task(
@@ -233,7 +235,7 @@ class TestALostWakeUp:
 
 
 class TestAnIdleProcess:
-    async def test_looks_every_five_seconds_and_not_before(
+    async def test_polls_every_five_seconds_and_not_before(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         async with waiting_claim(engine, deployment):
@@ -251,15 +253,15 @@ class TestAnIdleProcess:
             await eventually_async(looked)
 
 
-class TestAClaimThatIsGivenUpAsItIsCalled:
-    async def test_hands_the_call_on(
+class TestAClaimThatIsCancelledAsItIsWoken:
+    async def test_passes_the_wake_up_on(
         self,
         engine: Engine,
         other_engine: Engine,
         deployment: Deployment,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """The wake-up was taken for it alone: without that, the other would wait for seconds."""
+        """The wake-up was meant for it alone: otherwise the other claim would wait for seconds."""
         waiting = asyncio.create_task(engine.wait_for_work(REVIEWS, within=minutes(1)))
         await blocked(deployment)
         [listener] = engine._waker._own  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the moment between the call and the look has no other handle
@@ -281,8 +283,8 @@ class TestAClaimThatIsGivenUpAsItIsCalled:
         await eventually_async(given_back)
 
 
-class TestAWaitingClaimWithAName:
-    async def test_repeated_after_its_end_gives_the_same_jobs(
+class TestAWaitingClaimWithACallNumber:
+    async def test_that_is_repeated_after_its_end_gives_the_same_jobs(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
         async def claim() -> list[Lease]:
@@ -297,7 +299,7 @@ class TestAWaitingClaimWithAName:
         assert await claim() == [lease]
         assert await claim() == [lease]
 
-    async def test_repeated_while_nothing_came_waits_on(
+    async def test_that_is_repeated_while_nothing_came_waits_on(
         self, engine: Engine, clock: ManualClock, deployment: Deployment
     ) -> None:
         call = Call("http-1", 1)
@@ -311,7 +313,7 @@ class TestAWaitingClaimWithAName:
         again = await engine.claim(REVIEWS, worker="anna", lease=LEASE, wait=seconds(3), call=call)
         assert ids_of(again) == ["a"]
 
-    async def test_under_an_older_number_is_refused(self, engine: Engine) -> None:
+    async def test_with_an_older_number_is_refused(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b")
         for number in (2, 1):
             claim = engine.claim(

@@ -1,4 +1,6 @@
-"""Waiting for jobs of some selectors: called when there is one, and never in another's place."""
+"""Waiting for jobs with some selectors: a claim is woken for its own jobs, and takes no wake-up
+from others.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -44,7 +46,7 @@ async def waiting(
 
 
 async def listening(deployment: Deployment, reads: int) -> None:
-    """Return once that many reads wait, and have taken in all who came."""
+    """Returns once that many blocking reads wait, for all claims that wait."""
     await blocked(deployment, reads)
 
     async def called_back() -> bool:
@@ -55,7 +57,7 @@ async def listening(deployment: Deployment, reads: int) -> None:
 
 
 async def calls_made(deployment: Deployment, count: int) -> None:
-    """Return once the servers have seen so many calls."""
+    """Returns once Redis has seen so many calls."""
 
     async def seen() -> bool:
         return deployment.calls("evalsha") >= count
@@ -64,7 +66,7 @@ async def calls_made(deployment: Deployment, count: int) -> None:
 
 
 class TestABlockedClaimForSelectors:
-    """Its manual clock stands still: only a wake-up can make it look again."""
+    """The manual clock stands still: only a wake-up makes the claim look again."""
 
     async def test_returns_when_such_a_job_is_submitted(
         self, engine: Engine, deployment: Deployment
@@ -73,7 +75,9 @@ class TestABlockedClaimForSelectors:
             await submit(engine, ("a", REVIEW))
             assert await ids_within_moments(*claims) == ["a"]
 
-    async def test_is_not_called_for_others(self, engine: Engine, deployment: Deployment) -> None:
+    async def test_is_not_woken_for_other_jobs(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
         async with waiting(engine, deployment, [DEV]) as claims:
             before = deployment.calls("evalsha")
             await submit(engine, ("a", OTHER), ("b", None))
@@ -83,7 +87,7 @@ class TestABlockedClaimForSelectors:
             await submit(engine, ("c", DEV))
             assert await ids_within_moments(*claims) == ["c"]
 
-    async def test_of_several_each_gets_its_own(
+    async def test_among_several_gets_a_job_of_its_own(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
         async with (
@@ -95,14 +99,14 @@ class TestABlockedClaimForSelectors:
             assert (got[1], got[2]) == ("r", "o")
             assert {got[0], got[3]} == {"d1", "d2"}
 
-    async def test_wakes_the_next_if_it_leaves_such_jobs_behind(
+    async def test_wakes_the_next_claim_if_it_leaves_such_jobs_behind(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         async with waiting(engine, deployment, [DEV], [DEV], [DEV, REVIEW]) as claims:
             await submit(engine, *((str(n), DEV) for n in range(3)))
             assert sorted(await ids_within_moments(*claims)) == ["0", "1", "2"]
 
-    async def test_returns_beside_one_that_waits_for_anything(
+    async def test_returns_beside_a_claim_without_selectors(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         async with (
@@ -115,7 +119,7 @@ class TestABlockedClaimForSelectors:
             await submit(engine, ("a", DEV))
             assert await ids_within_moments(*choosy) == ["a"]
 
-    async def test_returns_when_one_comes_back_or_its_queue_is_resumed(
+    async def test_returns_when_such_a_job_is_released_or_its_queue_is_resumed(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await submit(engine, ("a", DEV))
@@ -129,7 +133,7 @@ class TestABlockedClaimForSelectors:
             await engine.queues.resume(REVIEWS)
             assert await ids_within_moments(*claims) == ["b"]
 
-    async def test_learns_of_a_due_time_that_came_meanwhile(
+    async def test_learns_of_a_due_time_that_was_submitted_meanwhile(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         async with waiting(engine, deployment, [DEV]) as claims:
@@ -140,10 +144,12 @@ class TestABlockedClaimForSelectors:
             clock.advance(seconds(2))
             assert await ids_within_moments(*claims) == ["later"]
 
-    async def test_that_got_a_job_passes_a_due_time_on(
+    async def test_that_got_a_job_passes_the_next_due_time_on(
         self, engine: Engine, other_engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
-        """Who was called for it goes away, who is called next gets a job: a third one is told."""
+        """The claim that was told of it is cancelled, the next one gets a job: a third one is
+        told.
+        """
         async with (
             waiting(engine, deployment, [DEV]) as [first],
             waiting(other_engine, deployment, [DEV], [DEV], reads=2) as [second, third],
@@ -156,12 +162,12 @@ class TestABlockedClaimForSelectors:
             await submit(other_engine, ("now", DEV))
             assert await ids_within_moments(second) == ["now"]
             await calls_made(deployment, before + 3)
-            for _ in range(40):  # less than after which it would look anyway
+            for _ in range(40):  # less than the time after which it would poll anyway
                 await asyncio.wait([third], timeout=0.05)
                 clock.advance(milliseconds(100))
             assert await ids_within_moments(third) == ["later"]
 
-    async def test_that_is_given_up_takes_no_wake_up_with_it(
+    async def test_that_is_cancelled_takes_no_wake_up_with_it(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
         async with waiting(other_engine, deployment, [DEV]) as others:
@@ -170,10 +176,10 @@ class TestABlockedClaimForSelectors:
             await submit(engine, ("a", DEV))
             assert await ids_within_moments(*others) == ["a"]
 
-    async def test_looks_again_soon_while_it_holds_as_many_as_it_may(
+    async def test_polls_while_its_worker_holds_its_limit(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
-        """It is not called: it could only pass that on."""
+        """It is not woken: it could only pass the wake-up on."""
         await submit(engine, ("a", DEV), ("b", DEV))
         [held] = await claim(engine, DEV, worker="w0", max_held=1)
         async with waiting(engine, deployment, [DEV], reads=0, max_held=1) as claims:
@@ -186,7 +192,7 @@ class TestABlockedClaimForSelectors:
             await eventually_async(returned)
             assert await ids_within_moments(*claims) == ["b"]
 
-    async def test_lets_another_look_while_it_holds_as_many_as_it_may(
+    async def test_of_a_worker_at_its_limit_leaves_the_job_to_another(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
         await submit(engine, ("a", DEV))

@@ -1,4 +1,4 @@
-"""Waiting on many queues: few connections, no wake-up lost, and all of it given back."""
+"""Waiting on many queues takes few connections, loses no wake-up, and gives everything back."""
 
 import asyncio
 
@@ -46,10 +46,10 @@ async def ended(claims: list[Waiting]) -> None:
 class TestWaitingOnManyQueues:
     @pytest.fixture
     def clock(self) -> ServerClock:
-        """In a cluster those beyond the bound look now and then: time must pass."""
+        """In a cluster, queues beyond the limit are polled: time must pass."""
         return ServerClock()
 
-    async def test_takes_few_connections_and_all_are_woken(
+    async def test_takes_few_connections_and_all_claims_are_woken(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
         before = deployment.connections()
@@ -65,10 +65,10 @@ class TestWaitingOnManyQueues:
             await other_engine.submit(queue, b"", id=queue)
         assert await ids_within_moments(*claims) == MANY
 
-    async def test_goes_on_when_others_leave(
+    async def test_goes_on_when_other_claims_leave(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
-        """Those who came late have a read of their own later, or share one."""
+        """Claims that came late get a blocking read of their own later, or share one."""
         early = waiting_on(engine, MANY[:30])
         late = waiting_on(engine, MANY[30:])
         await asyncio.sleep(0)
@@ -98,7 +98,7 @@ async def _blocked_at_least(deployment: Deployment, count: int) -> bool:
 async def test_a_broken_queue_beside_others_costs_them_no_wake_up(
     engine: Engine, other_engine: Engine, deployment: Deployment
 ) -> None:
-    """Its wake list is no list: its own read fails, that of the other goes on."""
+    """Its wake-up list has another type: its own read fails, those of other queues go on."""
     deployment.ask("SET", keys_of(QueueName("broken")).wake, "x")
     broken = asyncio.create_task(_wait_on_and_on(engine, "broken"))
     claims = waiting_on(engine, [REVIEWS])
@@ -114,10 +114,10 @@ async def _wait_on_and_on(engine: Engine, queue: str) -> None:
         await engine.wait_for_work(queue, within=minutes(1))
 
 
-async def test_connections_that_nobody_waits_on_are_given_back(
+async def test_unused_connections_are_given_back(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once the reads that were under way are over."""
+    """This happens once the blocking reads that were under way are over."""
     monkeypatch.setattr(waiting, "_IDLE", 0.1)
     deployment = Deployment.of(server)
     async with Engine(server.url) as engine:

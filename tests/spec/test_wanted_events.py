@@ -1,4 +1,4 @@
-"""Events are written while somebody wants them, and a stretch without them is never silent."""
+"""Events are written while somebody follows them, and a gap is always marked."""
 
 import asyncio
 import itertools
@@ -36,20 +36,20 @@ FIRST = "first"
 
 @pytest.fixture(autouse=True)
 async def begun(engine: Engine, clock: ManualClock) -> None:
-    """A queue in use, whose first second, in which all is written, is over."""
+    """A queue in use, after its first second, in which all events are written."""
     await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
     await engine.complete(await leased(engine, FIRST))
     clock.advance(seconds(2))
 
 
 async def live_one(engine: Engine, id: str) -> None:
-    """Submit, claim and complete a job."""
+    """Submits, claims and completes a job."""
     await submit_ids(engine, id)
     await engine.complete(await claim_one(engine))
 
 
 def written(deployment: Deployment) -> list[str]:
-    """The verbs of the entries that are kept, in order."""
+    """The verbs of the events that are kept, in order."""
     entries = items(deployment.ask("XRANGE", KEYS.events, "-", "+"))
     words = [items(items(entry)[1]) for entry in entries]
     return [bytes(word).decode() for flat in words for word in flat[::2]]  # pyright: ignore[reportArgumentType] -- replies are untyped
@@ -62,7 +62,7 @@ async def next_of(live: AsyncIterator[Event]) -> tuple[str, str]:
 
 
 def lose_wanted(deployment: Deployment) -> None:
-    """What was said last is lost: as in a fail-over, every connection is too."""
+    """Loses what was written last: as in a fail-over, every connection is lost too."""
     for wanted in Wanted:
         set_numbers(deployment.ask, KEYS.meta, **{wanted: 0})
         deployment.ask("HDEL", KEYS.meta, f"{wanted}_as")
@@ -71,7 +71,7 @@ def lose_wanted(deployment: Deployment) -> None:
 
 
 class TestAJobThatNobodyFollows:
-    async def test_costs_no_event_but_the_mark_of_the_first(
+    async def test_writes_no_event_but_the_mark_of_the_first_gap(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         before = deployment.calls("xadd")
@@ -87,7 +87,7 @@ class TestAJobThatNobodyFollows:
         await live_one(engine, "a")
         assert written(deployment)[-3:] == ["submit", "claim", "complete"]
 
-    async def test_writes_no_second_mark_when_all_are_written_no_more(
+    async def test_writes_no_second_mark_after_the_policy_was_all(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         for policy in (EventPolicy.ALL, EventPolicy.FOLLOWED):
@@ -98,7 +98,7 @@ class TestAJobThatNobodyFollows:
 
 
 class TestAJobThatSomebodyFollows:
-    async def test_has_all_its_events_where_the_queue_is_watched(
+    async def test_has_all_its_events_if_the_queue_is_followed(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         async with engine.events.follow(REVIEWS) as live:
@@ -106,7 +106,7 @@ class TestAJobThatSomebodyFollows:
             told = [await next_of(live) for _ in range(3)]
         assert told == [("submit", "a"), ("claim", "a"), ("complete", "a")]
 
-    async def test_has_its_end_alone_where_somebody_waits_for_a_result(
+    async def test_has_only_its_end_if_somebody_waits_for_its_result(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         lease = await leased(engine, "a")
@@ -130,8 +130,8 @@ class TestAJobThatSomebodyFollows:
         await live_one(engine, "b")
         assert written(deployment)[-4:] == ["submit", "claim", "complete", "gap"]
 
-    async def test_has_them_where_the_queue_is_new(self, engine: Engine) -> None:
-        """Whoever follows a queue that does not exist yet can't tell Redis so."""
+    async def test_has_them_in_a_new_queue(self, engine: Engine) -> None:
+        """A follower of a queue that does not exist yet cannot register in Redis."""
         async with engine.events.follow("new") as live:
             await engine.submit("new", b"", id="a")
             assert await next_of(live) == ("submit", "a")
@@ -141,7 +141,7 @@ class TestAJobThatSomebodyFollows:
     async def test_has_them_while_a_follower_stays(
         self, engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """For whichever time: it says again that it is there."""
+        """The follower registers again and again, however long it stays."""
         monkeypatch.setattr(events, "_WANTED_AGAIN", 0.0)
         async with engine.events.follow(REVIEWS) as live:
             for n in range(5):
@@ -153,7 +153,7 @@ class TestAJobThatSomebodyFollows:
 
 
 async def heard(deployment: Deployment) -> None:
-    """Return when Redis knows that somebody waits for results."""
+    """Returns when Redis knows that somebody waits for results."""
 
     async def is_known() -> bool:
         return number(deployment.ask, KEYS.meta, Wanted.ENDS) > 0
@@ -161,8 +161,8 @@ async def heard(deployment: Deployment) -> None:
     await eventually_async(is_known)
 
 
-class TestAGap:
-    async def test_is_told_to_whoever_lists_behind_a_cursor(
+class TestAGapInTheEvents:
+    async def test_is_reported_to_a_reader_with_an_earlier_cursor(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         known = await engine.events.list(REVIEWS)
@@ -186,7 +186,9 @@ class TestAGap:
         after = await engine.events.list(REVIEWS, after=gap.value.cursor)
         assert {event.job.id for event in after} == {"seen"}
 
-    async def test_is_none_where_nothing_happened(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_is_not_reported_where_nothing_happened(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         last = (await engine.events.list(REVIEWS))[-1]
         clock.advance(hours(1))
         assert await engine.events.list(REVIEWS, after=last.cursor) == []
@@ -194,7 +196,7 @@ class TestAGap:
         [event] = await engine.events.list(REVIEWS, after=last.cursor)
         assert event.job.id == "a"
 
-    async def test_is_told_behind_a_cursor_that_is_no_longer_kept(
+    async def test_is_reported_after_a_cursor_that_is_no_longer_kept(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         first, *_ = await engine.events.list(REVIEWS)
@@ -204,7 +206,7 @@ class TestAGap:
         [kept] = await engine.events.list(REVIEWS, after=gap.value.cursor)
         assert kept.verb == "complete"
 
-    async def test_is_told_behind_a_cursor_that_a_fail_over_lost(
+    async def test_is_reported_after_a_cursor_that_a_fail_over_lost(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         *_, before, last = await engine.events.list(REVIEWS)
@@ -216,7 +218,7 @@ class TestAGap:
         [event] = await engine.events.list(REVIEWS, after=gap.value.cursor)
         assert event.job.id == "a"
 
-    async def test_is_told_to_a_follower_that_was_frozen(
+    async def test_is_reported_to_a_follower_that_was_frozen(
         self, engine: Engine, other_engine: Engine, clock: ManualClock
     ) -> None:
         async with engine.events.follow(REVIEWS) as live:
@@ -227,10 +229,10 @@ class TestAGap:
             await submit_ids(other_engine, "seen")
             assert await next_of(live) == ("submit", "seen")
 
-    async def test_of_before_is_not_told_to_a_follower_that_comes(
+    async def test_before_the_start_of_a_follower_is_not_reported_to_it(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
-        """Also where somebody else has kept the reader going."""
+        """This holds too if another follower has kept the reader going."""
         lease = await leased(engine, "a")
         ended = asyncio.create_task(engine.events.ended(lease.job, within=LONG))
         await heard(deployment)
@@ -244,7 +246,7 @@ class TestAGap:
         async with asyncio.timeout(HANGS):
             assert (await ended).state is State.DONE
 
-    async def test_is_looked_through_by_whoever_waits_for_a_result(
+    async def test_makes_waits_for_a_result_read_their_jobs(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         lease = await leased(engine, "a")
@@ -255,7 +257,7 @@ class TestAGap:
         async with asyncio.timeout(HANGS):
             assert (await ended).state is State.DONE
 
-    async def test_is_told_to_a_follower_whose_word_was_lost_in_a_fail_over(
+    async def test_is_reported_to_a_follower_whose_registration_was_lost(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
         async with engine.events.follow(REVIEWS) as live:
@@ -266,7 +268,7 @@ class TestAGap:
             await submit_ids(other_engine, "seen")
             assert await next_of(live) == ("submit", "seen")
 
-    async def test_is_told_where_another_follower_came_before_the_one_whose_word_was_lost(
+    async def test_is_reported_to_the_follower_whose_registration_was_lost_before_another_came(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
         """Redis knows of a follower again, but the first one has missed something."""
@@ -281,7 +283,7 @@ class TestAGap:
                 with pytest.raises(FellBehind):
                     await next_of(live)
 
-    async def test_is_told_to_a_follower_when_all_is_lost(
+    async def test_is_reported_to_a_follower_when_redis_lost_everything(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
         async with engine.events.follow(REVIEWS) as live:
@@ -298,8 +300,8 @@ async def set_policy(engine: Engine, policy: EventPolicy) -> None:
     await engine.queues.reconfigure(REVIEWS, QueueOptions(keep=hours(1), events=policy))
 
 
-class TestAQueueThatIsChangedToWriteNone:
-    """While somebody follows it."""
+class TestAQueueWhosePolicyChangesToNoEvents:
+    """The change happens while somebody follows the queue."""
 
     async def test_ends_each_follower_once(self, engine: Engine, other_engine: Engine) -> None:
         async with engine.events.follow(REVIEWS) as one, engine.events.follow(REVIEWS) as two:
@@ -369,7 +371,7 @@ class TestAQueueThatIsChangedToWriteNone:
                 await submit_ids(other_engine, "again")
                 await changed_until(watch, "again")
 
-    async def test_still_has_the_results_for_those_who_wait(
+    async def test_still_gives_results_to_waits_for_them(
         self, engine: Engine, other_engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(follow, "LOOK_EVERY", milliseconds(20))
@@ -383,7 +385,7 @@ class TestAQueueThatIsChangedToWriteNone:
         async with asyncio.timeout(HANGS):
             assert (await ended).state is State.DONE
 
-    async def test_has_no_entry_for_each_job(
+    async def test_has_no_event_for_each_job(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
         async with engine.events.follow(REVIEWS) as live:
@@ -397,7 +399,7 @@ class TestAQueueThatIsChangedToWriteNone:
 
 
 async def error_of(live: AsyncIterator[Event]) -> type[Exception]:
-    """The class of what *live* raises next."""
+    """The class of the error that *live* raises next."""
     try:
         pytest.fail(f"there was {await next_of(live)}")
     except (FellBehind, QueueHasNoEvents) as error:
@@ -420,11 +422,12 @@ class TestAWaitForAResult:
             await ended.wait()
             assert (await wait).state is State.DONE
 
-    async def test_would_miss_one_if_it_looked_before_it_said_that_it_waits(
+    async def test_would_miss_an_end_if_it_registered_after_its_last_look(
         self, engine: Engine, waiting: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A planted fault: Redis hears of the wait after its last look, and the job ends between
-        the two."""
+        the two.
+        """
         plant_late_word(waiting, monkeypatch)
         wait, ended = await begin_wait(engine, waiting, MOMENTS[-1], monkeypatch)
         async with asyncio.timeout(HANGS):
@@ -438,7 +441,7 @@ class TestAWaitForAResult:
 async def waiting(
     deployment: Deployment, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Engine]:
-    """An engine that looks at jobs only when it is told to."""
+    """An engine that reads jobs only when it is asked to."""
     monkeypatch.setattr(follow, "LOOK_EVERY", hours(1))
     async with Engine(deployment.url, clock=clock, limits=SLOW_ANSWERS) as engine:
         yield engine
@@ -447,7 +450,7 @@ async def waiting(
 async def begin_wait(
     engine: Engine, waiting: Engine, moment: int, patch: pytest.MonkeyPatch
 ) -> tuple[asyncio.Task[JobInfo], asyncio.Event]:
-    """Wait for a job that ends at *moment*, and the event that says so."""
+    """Waits for a job that ends at *moment*; returns the event that says so."""
     lease, ended, number = await leased(engine, "awaited"), asyncio.Event(), itertools.count()
     store = waiting._store  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the moments are between its calls
     read = store.read
@@ -469,7 +472,7 @@ async def begin_wait(
 
 
 def plant_late_word(waiting: Engine, patch: pytest.MonkeyPatch) -> None:
-    """Redis is told that somebody waits only at the call after the last look: here, never."""
+    """Registers the wait only with the call after the last look: here, never."""
     store = waiting._store  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- planted there
     read = store.read
 
@@ -483,7 +486,7 @@ def plant_late_word(waiting: Engine, patch: pytest.MonkeyPatch) -> None:
 
 
 async def changed_until(watch: events.Watch, id: str) -> set[str]:
-    """What *watch* told up to, and with, the change of *id*."""
+    """What *watch* reported until the change of *id*, which is included."""
     told: set[str] = set()
     async with asyncio.timeout(HANGS):
         while id not in told:
@@ -491,7 +494,7 @@ async def changed_until(watch: events.Watch, id: str) -> set[str]:
     return told
 
 
-async def test_a_watch_of_ends_is_not_told_of_a_gap_in_the_events_of_others(
+async def test_a_watch_of_ends_reports_no_gap_in_the_events_of_others(
     engine: Engine, deployment: Deployment
 ) -> None:
     async with engine.events.watch(REVIEWS, events.ENDS) as watch:
@@ -500,7 +503,7 @@ async def test_a_watch_of_ends_is_not_told_of_a_gap_in_the_events_of_others(
         await live_one(engine, "one")
         await changed_until(watch, "one")
         await submit_ids(engine, "open")
-        await engine.events.newest(REVIEWS)  # who wants all events, and is not seen again
+        await engine.events.newest(REVIEWS)  # wants all events, and is never seen again
         set_numbers(deployment.ask, KEYS.meta, **{Wanted.ALL: 1})
         gaps = written(deployment).count("gap")
         await submit_ids(engine, "another")

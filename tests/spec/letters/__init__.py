@@ -1,4 +1,4 @@
-"""Another application's space: its records are one key each."""
+"""The space of another application: each of its records is one key."""
 
 from importlib.resources import files
 

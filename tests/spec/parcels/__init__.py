@@ -1,4 +1,4 @@
-"""An application's space, as small as it can be: things that come in pieces, held by tokens."""
+"""A minimal space of an application: parcels that come in pieces and are held by tokens."""
 
 from importlib.resources import files
 
