@@ -19,7 +19,7 @@ READING = frozenset(
         "ended",
         "list",
         "lane",
-        "alone",
+        "lanes_without_backlog",
         "counts",
         "groups",
         "history",

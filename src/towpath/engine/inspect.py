@@ -189,8 +189,8 @@ class Inspector:
         """
         name = queue_name(queue)
         limit = whole("limit", limit, 1, 10_000)
-        alone, _ = await self._store.read("alone", name, limit)
-        return max((await self.counts(name)).lanes - alone, 0)
+        without_backlog, _ = await self._store.read("lanes_without_backlog", name, limit)
+        return max((await self.counts(name)).lanes - without_backlog, 0)
 
     async def list(
         self,

@@ -57,7 +57,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "look": ("clock", "id"),
         "ended": ("clock", "room", "ids"),
         "follow": ("clock", "wanted", "lasting", "name"),
-        "alone": ("clock", "limit"),
+        "lanes_without_backlog": ("clock", "limit"),
         "lane": ("clock", "lane", "id"),
         "list": ("clock", "state", "lane", "group", "after", "score", "size"),
         **dict.fromkeys(("counts", "groups"), ("clock",)),
