@@ -23,10 +23,10 @@ from typing import Any, Self, TypeVar, Unpack, cast, overload
 from towpath.app.app import Towpath
 from towpath.apps.timers.blocking import BackgroundWorker, BlockingTimers
 from towpath.apps.timers.listing import TimerPage, TimerQuery, TypeView
+from towpath.apps.timers.local_types import Heartbeats, LocalType, TimerKeywords
 from towpath.apps.timers.log import FiringLog, FiringPage
 from towpath.apps.timers.model import Timer, TimerFields, Times, TypeKey, new_timer, when
 from towpath.apps.timers.options import TimersOptions
-from towpath.apps.timers.served import Heartbeats, Served, TimerKeywords
 from towpath.apps.timers.service import TimerExplanation, TimerService
 from towpath.apps.timers.workers import TaskWorker, is_task_worker
 from towpath.clock import duration_ms, seconds
@@ -50,7 +50,7 @@ class Timers:
     def __init__(self, app: Towpath | str, *, options: TimersOptions | None = None) -> None:
         self.app = Towpath(app) if isinstance(app, str) else app
         self._options = options or TimersOptions()
-        self._serving: dict[str, Served] = {}
+        self._local_types: dict[str, LocalType] = {}
         self._threads = DEFAULTS.concurrency
         self._running: BackgroundWorker | None = None
         self.blocking = BlockingTimers(self.app, self._options)
@@ -182,9 +182,9 @@ class Timers:
         if name is None or task_type not in (None, name):
             rule = 'needs its task type: @timers.worker("order.timeout"), or a method type()'
             raise HandlerInvalid(repr(worker), rule=rule)
-        served = self._serving.get(name) or Served(self.app, TypeKey(name), self._log)
-        served.add(cast("Any", made), options)
-        self._serving[name] = served
+        local = self._local_types.get(name) or LocalType(self.app, TypeKey(name), self._log)
+        local.add(cast("Any", made), options)
+        self._local_types[name] = local
 
     def set_threads(self, size: int) -> None:
         """Set how many timers run at once in this process; applies from the next `register` on."""
@@ -200,7 +200,7 @@ class Timers:
         when they are due. Raises HandlerInvalid for a type without a worker.
         """
         duration_ms("sec", seconds(sec))
-        if task_type not in self._serving:
+        if task_type not in self._local_types:
             raise HandlerInvalid(task_type, rule="no worker serves this type: add one first")
         if self._running is None:
             worker = Worker(self.app, concurrency=self._threads, signals=())
@@ -236,7 +236,7 @@ class Timers:
     @asynccontextmanager
     async def _around(self, worker: AtWork) -> AsyncGenerator[None]:
         """Send heartbeats for the worker's types while it runs, then write the log."""
-        beats = Heartbeats(self.app, self._service.types, self._serving, worker)
+        beats = Heartbeats(self.app, self._service.types, self._local_types, worker)
         try:
             async with beats.beating():
                 yield

@@ -22,11 +22,11 @@ from towpath.app.submitting import AppHandler
 from towpath.apps.timers.balancer import Balancer
 from towpath.apps.timers.handed_over import HandedOverTimers
 from towpath.apps.timers.instances import Instance, Instances, Roster, serving
+from towpath.apps.timers.local_types import HANDLER_OPTIONS, firing_from
 from towpath.apps.timers.log import Firing, FiringLog
 from towpath.apps.timers.measures import BREAKERS_OPEN, CALLS, INSTANCES
 from towpath.apps.timers.model import RECORDED, Packed, TypeKey, due_of, task_id_of
 from towpath.apps.timers.options import TimersOptions
-from towpath.apps.timers.served import USUAL, firing_from
 from towpath.apps.timers.service_mode import secrets_of
 from towpath.apps.timers.types import Types, queue_of
 from towpath.calls.answer import CallAnswer, Next, advice_among
@@ -162,7 +162,7 @@ class _InstanceHandlers:
 
         queue, most = queue_of(key), self._options.calls_per_type
         within = self._options.call_within * _MOST_TRIED + _SLACK
-        options = msgspec.structs.replace(USUAL, time_limit=within, concurrency=most)
+        options = msgspec.structs.replace(HANDLER_OPTIONS, time_limit=within, concurrency=most)
         handlers = [self._app.add(queue, call, options)]
         if self._app.keeps_records:
             recorded = msgspec.structs.replace(options, name=RECORDED, record=True)

@@ -28,13 +28,13 @@ from towpath.worker.handler import HandlerOptions
 from towpath.worker.recorded import SKIPPED, AtWork
 from towpath.worker.report import Ended, was_handed_over
 
-BEAT = 10.0
+HEARTBEAT_S = 10.0
 """Seconds between two heartbeats of a worker: two in a row may be lost."""
 _NO_LEDGER = seconds(5)
 """The delay of a recorded timer that was claimed by a worker without a ledger."""
 
 
-USUAL = HandlerOptions(
+HANDLER_OPTIONS = HandlerOptions(
     retry=TIMER_OPTIONS.retry, max_attempts=TIMER_OPTIONS.max_attempts, keep=TIMER_OPTIONS.keep
 )
 """The options of all handlers of timers, so that every worker declares the same queue options."""
@@ -50,7 +50,7 @@ class TimerKeywords(TypedDict, total=False):
     weight: int
 
 
-class Served:
+class LocalType:
     """A type with its workers: it has one handler for timers and one for recorded timers."""
 
     def __init__(self, app: Towpath, key: TypeKey, log: FiringLog) -> None:
@@ -79,7 +79,7 @@ class Served:
         """Add the handlers to the app, so that its workers claim the timers."""
         if self._handlers:
             return
-        options = msgspec.structs.replace(USUAL, **self._options)
+        options = msgspec.structs.replace(HANDLER_OPTIONS, **self._options)
         function, kept = self._dispatch.function, self._app.keeps_records
         recorded = msgspec.structs.replace(options, name=RECORDED, record=kept)
         self._handlers = [
@@ -159,9 +159,9 @@ class Heartbeats:
     """
 
     def __init__(
-        self, app: Towpath, types: Types, served: Mapping[str, Served], worker: AtWork
+        self, app: Towpath, types: Types, local: Mapping[str, LocalType], worker: AtWork
     ) -> None:
-        self._app, self._types, self._served, self._worker = app, types, served, worker
+        self._app, self._types, self._local, self._worker = app, types, local, worker
         self._changed = asyncio.Event()
 
     @asynccontextmanager
@@ -187,7 +187,7 @@ class Heartbeats:
                 with suppress(ServerError):  # the engine logs it
                     await self._beat()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(BEAT):
+                    async with asyncio.timeout(HEARTBEAT_S):
                         await self._changed.wait()
 
     async def _beat(self) -> None:
@@ -203,19 +203,19 @@ class Heartbeats:
     async def _serve(self, names: Sequence[str]) -> None:
         await self._types.serve(None, names, who=self._worker.name)
         for name in names:
-            self._served[name].offer()
+            self._local[name].offer()
 
     async def _serve_or_withdraw(self, name: str) -> None:
-        served = self._served[name]
+        local = self._local[name]
         try:
             await self._serve([name])
         except (TimerTypeTaken, TimerTypesFull) as error:
-            if served.offered:
-                served.withdraw()
+            if local.offered:
+                local.withdraw()
                 self._worker.log.emit(
                     DUTY_FAILED,
                     duty="serve",
-                    queue=served.queue,
+                    queue=local.queue,
                     error=type(error).__qualname__,
                     reason=str(error),
                 )
@@ -225,6 +225,6 @@ class Heartbeats:
         queues = self._worker.weights
         return [
             name
-            for name, served in self._served.items()
-            if served.queue in queues or not served.offered
+            for name, local in self._local.items()
+            if local.queue in queues or not local.offered
         ]
