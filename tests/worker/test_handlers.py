@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -20,26 +20,25 @@ from towpath.engine.model import HIGH, new_job
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
 from towpath.errors import HandlerInvalid, JobDiffers, JobUnfinished, SubmitsRefused
+from towpath.worker.attempt import SettledAttempt
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
 from towpath.worker.worker import Worker
 
 
 class TestAHandler:
-    async def test_sees_its_outcomes_beside_jobs_that_nobody_handles(self, app: Towpath) -> None:
+    async def test_gets_its_settled_attempts_and_none_of_jobs_that_nobody_handles(
+        self, app: Towpath
+    ) -> None:
         """Jobs without a handler are settled in the same batch, and some of them come first
         in it.
         """
-        heard: list[State] = []
+        settled: list[SettledAttempt] = []
 
-        @app.handler("mails", name="send")
         async def send(n: int) -> int:
             return n
 
-        def hear(_: Sequence[Any], outcomes: Sequence[Any]) -> None:
-            heard.extend(outcomes)
-
-        send.heard = hear
+        app.add("mails", send, HandlerOptions(name="send"), on_settled=settled.extend)
         async with app:
             jobs = [
                 new_job(b"0", headers={"handler": "nobody" if n % 2 else "send"})
@@ -50,7 +49,8 @@ class TestAHandler:
             counts = await app.engine.inspect.counts("mails")
             assert (counts.totals["completed"], counts.dead) == (200, 0)
             assert counts.totals["unhandled"] >= 200
-        assert heard == [State.DONE] * 200
+        assert [attempt.outcome for attempt in settled] == [State.DONE] * 200
+        assert {attempt.attempt.handler_name for attempt in settled} == {"send"}
 
     async def test_that_is_async_runs_in_the_workers_event_loop(self, app: Towpath) -> None:
         @app.handler("loops")

@@ -14,7 +14,7 @@ from towpath.engine.model import JobOptions
 from towpath.engine.retry import RetryPolicy
 from towpath.engine.schedule import Missed, NamedSchedule, Schedule, ScheduleOptions, schedule
 from towpath.errors import HandlerInvalid
-from towpath.worker.handler import HandlerOptions
+from towpath.worker.handler import HandlerOptions, OnSettled
 from towpath.worker.schedules import DeclaredSchedules
 
 if TYPE_CHECKING:
@@ -78,12 +78,17 @@ class Handlers:
         return Decorator(self.add, queue, HandlerOptions(**options))
 
     def add(
-        self, queue: str, function: Callable[..., Any], options: HandlerOptions
+        self,
+        queue: str,
+        function: Callable[..., Any],
+        options: HandlerOptions,
+        *,
+        on_settled: OnSettled | None = None,
     ) -> AppHandler[Any, Any, Any]:
-        """Make *function* the handler of *queue*, as the decorator `handler` does. Raises
-        HandlerInvalid.
+        """Make *function* the handler of *queue*, as the decorator `handler` does. Workers call
+        *on_settled* with its settled attempts (see `Handler`). Raises HandlerInvalid.
         """
-        handler = AppHandler[Any, Any, Any](queue, function, options)
+        handler = AppHandler[Any, Any, Any](queue, function, options, on_settled=on_settled)
         self.keep(handler)
         return handler
 

@@ -26,7 +26,7 @@ from towpath.engine.schedules import SetSchedule
 from towpath.errors import HandlerInvalid, InvalidOption, JobDiffers, TowpathError
 from towpath.telemetry import traces
 from towpath.worker.context import Context
-from towpath.worker.handler import Handler, HandlerOptions
+from towpath.worker.handler import Handler, HandlerOptions, OnSettled
 from towpath.worker.lifespan import Lifespan
 from towpath.worker.payload import WithDefault
 
@@ -43,8 +43,15 @@ _NO_PAYLOAD = b"null"
 class AppHandler(Handler[T, R, C]):
     """A handler of an app: jobs can be submitted to it. Made by `@app.handler(…)`."""
 
-    def __init__(self, queue: str, function: Callable[..., C], options: HandlerOptions) -> None:
-        super().__init__(queue, function, options)
+    def __init__(
+        self,
+        queue: str,
+        function: Callable[..., C],
+        options: HandlerOptions,
+        *,
+        on_settled: OnSettled | None = None,
+    ) -> None:
+        super().__init__(queue, function, options, on_settled=on_settled)
         self._attached: Backend | None = None
         self.blocking = BlockingHandler[T, R](self)
         own = (

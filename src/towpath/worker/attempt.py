@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from towpath.clock import steady
 from towpath.engine.engine import Engine
-from towpath.engine.model import Lease
+from towpath.engine.model import Lease, Outcome, Settlement
 from towpath.errors import TowpathError
 from towpath.supervise import detached
 from towpath.worker.context import Context
@@ -131,6 +131,15 @@ class Attempt:
     def idled(self) -> float:
         """Seconds from its claim to its start, by Redis's clock."""
         return (self.taken_ms - self.lease.claimed_ms) / 1000 + self.started - self.taken
+
+
+class SettledAttempt(NamedTuple):
+    """An attempt whose settlement Redis has answered."""
+
+    attempt: Attempt
+    settlement: Settlement
+    outcome: Outcome
+    """The new state of the job, the renewed lease, or why Redis refused the settlement."""
 
 
 ATTEMPT_TASK: ContextVar[asyncio.Task[None] | None] = ContextVar("towpath_attempt_task")

@@ -54,8 +54,8 @@ class Context(Generic[S]):
     """
 
     __slots__ = (
-        "__weakref__", "_cancelled", "_lease", "_state", "_tell", "_time_limit", "_waited",
-        "handler", "noted", "noticed", "stopped",
+        "_cancelled", "_lease", "_state", "_tell", "_time_limit", "_waited", "called", "handler",
+        "noted", "noticed", "stopped",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,9 @@ class Context(Generic[S]):
         self.stopped: StopReason | None = None
         """Why the attempt has to end before its handler does; None = it may go on."""
         self.handler = handler
+        self.called = ""
+        """Internal: the address that the handler called last, for the `on_settled` of the handler;
+        '' = none."""
         self._cancelled = False
         self.noticed = False
         """Whether `cancelled` was read since the attempt has to end."""

@@ -20,10 +20,16 @@ from towpath.ids import QueueName
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
-from towpath.worker.attempt import ATTEMPT_TASK, Attempt, ProgressNotes, StopReason
+from towpath.worker.attempt import (
+    ATTEMPT_TASK,
+    Attempt,
+    ProgressNotes,
+    SettledAttempt,
+    StopReason,
+)
 from towpath.worker.feeding import Feeding
 from towpath.worker.fetch import Feeder, Readings
-from towpath.worker.handler import Handler, Place
+from towpath.worker.handler import Handler, OnSettled, Place
 from towpath.worker.heartbeat import PATIENCE, Heartbeat
 from towpath.worker.middleware import AttemptMiddleware
 from towpath.worker.places import Processes, Threads
@@ -42,9 +48,6 @@ _TO_NOTICE = 5.0
 """Seconds for a handler in a process to end by itself after its job was cancelled."""
 _CHANNELS = 100
 """Calls that the heartbeat makes at once to each Redis; the renewals of further queues wait."""
-
-
-OnSettled = Callable[[Sequence[Any], Sequence[Any]], None]
 
 
 class Execution:
@@ -278,7 +281,7 @@ class Execution:
             # The attempt was abandoned, and has ended after all.
             self.slots.regain()
         # Break the reference cycles: only the garbage collector would free them, and it stops all
-        # threads. The Context stays, because `heard` callbacks look attempts up by it.
+        # threads. The Context stays: `on_settled` reads what the handler has called.
         if attempt.ctx is not None:
             attempt.ctx.close()
         attempt.task = None
@@ -391,18 +394,17 @@ class Execution:
             self._forget()
 
     def _notify_handlers(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
-        """Call `heard` of each handler with the outcomes of its own attempts. A batch may have
-        attempts of several handlers, and attempts without a handler.
+        """Call `on_settled` of each handler with its own attempts. A batch may have attempts of
+        several handlers, and attempts without a handler.
         """
-        by_callback: dict[OnSettled, tuple[list[Ended], list[Outcome]]] = {}
-        for ended, outcome in zip(batch, outcomes, strict=True):
-            handler = ended[0].handler
-            if handler is not None and handler.heard is not None:
-                own, theirs = by_callback.setdefault(handler.heard, ([], []))
-                own.append(ended)
-                theirs.append(outcome)
-        for callback, (own, theirs) in by_callback.items():
-            callback(own, theirs)
+        by_callback: dict[OnSettled, list[SettledAttempt]] = {}
+        for (attempt, settlement), outcome in zip(batch, outcomes, strict=True):
+            handler = attempt.handler
+            if handler is not None and handler.on_settled is not None:
+                settled = SettledAttempt(attempt, settlement, outcome)
+                by_callback.setdefault(handler.on_settled, []).append(settled)
+        for on_settled, attempts in by_callback.items():
+            on_settled(attempts)
 
     # ── slots and errors of Redis ────────────────────────────────────────────────────────
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -19,9 +19,14 @@ from towpath.worker.context import Context, Discard
 from towpath.worker.lifespan import Lifespan
 from towpath.worker.payload import PayloadForm, WithDefault, form
 
+if TYPE_CHECKING:
+    from towpath.worker.attempt import SettledAttempt
+
 T = TypeVar("T")
 R = TypeVar("R")
 C = TypeVar("C")
+OnSettled = Callable[[Sequence["SettledAttempt"]], None]
+"""Called in the worker's event loop with attempts of a handler that were settled together."""
 _MAKE_ASYNC = "make it an `async def` that awaits"
 
 
@@ -92,10 +97,21 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handler(Generic[T, R, C]):
-    """A function for the jobs of a queue. Calling it runs the function here and now."""
+    """A function for the jobs of a queue. Calling it runs the function here and now.
+
+    A worker calls *on_settled* after each exchange with the attempts of this handler that the
+    exchange has settled, or whose settlement Redis refused. It must neither block nor raise.
+    Attempts that the worker's heartbeat settles, because their handler did not end in time, are
+    left out.
+    """
 
     def __init__(
-        self, queue: str, function: Callable[..., C], options: HandlerOptions | None = None
+        self,
+        queue: str,
+        function: Callable[..., C],
+        options: HandlerOptions | None = None,
+        *,
+        on_settled: OnSettled | None = None,
     ) -> None:
         self.queue: QueueName = queue_name(queue)
         self.function = function
@@ -118,8 +134,7 @@ class Handler(Generic[T, R, C]):
         )
         self.lifespan: Lifespan | None = None
         """The lifespan of its app, which each process enters to make `ctx.state`."""
-        self.heard: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
-        """Called with its settled attempts and their outcomes, as `Report.settled` is."""
+        self.on_settled = on_settled
         self.__doc__, self.__name__ = function.__doc__, _name(function)
         self.__module__ = function.__module__
         self.__wrapped__ = function

@@ -17,16 +17,17 @@ from towpath.apps.timers.model import RECORDED, TIMER_OPTIONS, Packed, TypeKey, 
 from towpath.apps.timers.types import Types, queue_of
 from towpath.apps.timers.workers import Dispatch, TaskWorker
 from towpath.clock import Duration, instant, instant_ms, seconds
-from towpath.engine.model import Bury, Fail, Lease, Outcome, Release
+from towpath.engine.model import Bury, Fail, Lease, Release
 from towpath.engine.retry import RetryPolicy
 from towpath.engine.states import State
 from towpath.errors import HandlerInvalid, ServerError
 from towpath.supervise import Background
 from towpath.telemetry.events import DUTY_FAILED
+from towpath.worker.attempt import SettledAttempt
 from towpath.worker.context import Context, Snooze
 from towpath.worker.handler import HandlerOptions
 from towpath.worker.recorded import SKIPPED, AtWork
-from towpath.worker.report import Ended, was_handed_over
+from towpath.worker.report import was_handed_over
 
 HEARTBEAT_S = 10.0
 """Seconds between two heartbeats of a worker: two in a row may be lost."""
@@ -83,11 +84,14 @@ class LocalType:
         function, kept = self._dispatch.function, self._app.keeps_records
         recorded = msgspec.structs.replace(options, name=RECORDED, record=kept)
         self._handlers = [
-            self._app.add(self.queue, function, options),
-            self._app.add(self.queue, function if kept else _without_ledger, recorded),
+            self._app.add(self.queue, function, options, on_settled=self._log_settled),
+            self._app.add(
+                self.queue,
+                function if kept else _without_ledger,
+                recorded,
+                on_settled=self._log_settled,
+            ),
         ]
-        for handler in self._handlers:
-            handler.heard = self._on_settled
 
     def withdraw(self) -> None:
         """Remove the handlers, so that no more timers are claimed."""
@@ -95,13 +99,8 @@ class LocalType:
             self._app.remove(handler)
         self._handlers = []
 
-    def _on_settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
-        """Log the outcomes of attempts."""
-        firings = [
-            firing
-            for ended, outcome in zip(batch, outcomes, strict=True)
-            if (firing := firing_from(ended, outcome)) is not None
-        ]
+    def _log_settled(self, attempts: Sequence[SettledAttempt]) -> None:
+        firings = [firing for settled in attempts if (firing := firing_from(settled)) is not None]
         if firings:
             self._log.add(self.key, firings)
 
@@ -111,15 +110,15 @@ async def _without_ledger(payload: bytes, ctx: Context) -> None:
     raise Snooze(_NO_LEDGER)
 
 
-def firing_from(ended: Ended, outcome: Outcome, *, worker: str = "") -> Firing | None:
+def firing_from(settled: SettledAttempt, *, worker: str = "") -> Firing | None:
     """Returns the log entry of an attempt by a worker or an instance; None if no handler ran."""
-    attempt, settlement = ended
+    attempt, settlement, _ = settled
     lease = attempt.lease
     if attempt.error == SKIPPED or attempt.handler is None:
         return None
     return firing_of(
         task_id_of(lease.id, recorded=lease.headers.get("handler") == RECORDED),
-        _outcome(ended, outcome),
+        _outcome_of(settled),
         due_ms=lease.due_ms or _asked_due_ms(lease),
         started_ms=lease.claimed_ms + round(attempt.idled * 1000),
         ran=attempt.ran,
@@ -142,14 +141,14 @@ _ENDS = {
 }
 
 
-def _outcome(ended: Ended, outcome: Outcome) -> FiringOutcome:
-    if was_handed_over(ended[1], outcome):
+def _outcome_of(settled: SettledAttempt) -> FiringOutcome:
+    if was_handed_over(settled.settlement, settled.outcome):
         return FiringOutcome.HANDED_OVER
-    if not isinstance(outcome, State):
+    if not isinstance(settled.outcome, State):
         return FiringOutcome.LOST
-    if isinstance(ended[1], Release):
+    if isinstance(settled.settlement, Release):
         return FiringOutcome.RELEASED
-    return _ENDS.get(outcome, FiringOutcome.FAILED)
+    return _ENDS.get(settled.outcome, FiringOutcome.FAILED)
 
 
 class Heartbeats:

@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Annotated, Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -35,13 +34,13 @@ from towpath.calls.errors import AnswerTooLarge, CallFailed, CallRefused
 from towpath.calls.guard import parse_target
 from towpath.calls.signature import message_id
 from towpath.clock import ZERO, Duration, instant_ms, seconds
-from towpath.engine.model import Lease, Outcome
+from towpath.engine.model import Lease
 from towpath.errors import ServerError
 from towpath.supervise import Background, detached
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
+from towpath.worker.attempt import SettledAttempt
 from towpath.worker.context import Context, Discard, HandOver, Retry, Snooze
-from towpath.worker.report import Ended
 
 LOOK_EVERY = 0.5
 """Seconds between two reads of the instances: a new type is served within a second."""
@@ -98,10 +97,6 @@ class _InstanceHandlers:
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         """The name of this scheduler in the list of its open breakers."""
         self._firings = FiringLog(lambda: app.engine, options, lambda: app.metrics)
-        self._called_addresses: WeakKeyDictionary[Context, str] = WeakKeyDictionary()
-        """By attempt: the address of the instance that was called last. Weak, because an attempt
-        whose lease was lost is never settled; its entry goes with its Context.
-        """
         self._handed_over = HandedOverTimers(self._firings)
 
     # ── following ────────────────────────────────────────────────────────────────────────
@@ -163,27 +158,24 @@ class _InstanceHandlers:
         queue, most = queue_of(key), self._options.calls_per_type
         within = self._options.call_within * _MOST_TRIED + _SLACK
         options = msgspec.structs.replace(HANDLER_OPTIONS, time_limit=within, concurrency=most)
-        handlers = [self._app.add(queue, call, options)]
+        on_settled = partial(self._log_settled, key)
+        handlers = [self._app.add(queue, call, options, on_settled=on_settled)]
         if self._app.keeps_records:
             recorded = msgspec.structs.replace(options, name=RECORDED, record=True)
-            handlers.append(self._app.add(queue, call, recorded))
-        for handler in handlers:
-            handler.heard = partial(self._on_settled, key)
+            handlers.append(self._app.add(queue, call, recorded, on_settled=on_settled))
         return handlers
 
-    def _on_settled(
-        self, key: TypeKey, batch: Sequence[Ended], outcomes: Sequence[Outcome]
-    ) -> None:
+    def _log_settled(self, key: TypeKey, attempts: Sequence[SettledAttempt]) -> None:
         """Log the outcomes of attempts that called an instance."""
         firings: list[Firing] = []
-        for ended, outcome in zip(batch, outcomes, strict=True):
-            attempt = ended[0]
-            where = self._called_addresses.pop(attempt.ctx, "") if attempt.ctx is not None else ""
-            if not where or (firing := firing_from(ended, outcome, worker=where)) is None:
+        for settled in attempts:
+            ctx = settled.attempt.ctx
+            where = ctx.called if ctx is not None else ""
+            if not where or (firing := firing_from(settled, worker=where)) is None:
                 continue
             firings.append(firing)
-            if isinstance(outcome, Lease):
-                self._handed_over.add(key, firing, outcome)
+            if isinstance(settled.outcome, Lease):
+                self._handed_over.add(key, firing, settled.outcome)
         if firings:
             self._firings.add(key, firings)
 
@@ -223,7 +215,7 @@ class _InstanceHandlers:
 
         Raises an AttemptEnd if the answer decides how the attempt ends.
         """
-        self._called_addresses[call.ctx] = str(parse_target(instance.address))
+        call.ctx.called = str(parse_target(instance.address))
         with self._balancer.calling(instance, call.task_type):
             if not self._balancer.permits(instance, call.task_type):
                 self._update_handlers()  # a trial call: claim no other timers meanwhile
