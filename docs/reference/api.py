@@ -44,7 +44,7 @@ PARTS = {
     "engine.inspect": "towpath.engine.inspect.Inspector",
     "engine.events": "towpath.engine.follow.Events",
     "engine.schedules": "towpath.engine.schedules.Schedules",
-    "engine.workers": "towpath.engine.living.Workers",
+    "engine.workers": "towpath.engine.worker_registry.Workers",
     "engine.space(…)": "towpath.engine.space.Space",
     "space.at(…)": "towpath.engine.space.SpaceRecord",
     "ledger.jobs": "towpath.ledger.records.jobs.Jobs",

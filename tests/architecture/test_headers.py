@@ -15,7 +15,6 @@ from towpath.engine import codec, model, record
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Inspector
 from towpath.engine.keys import TYPES, QueueKeys
-from towpath.engine.living import Workers
 from towpath.engine.options import SCRIPTED, QueueOptions
 from towpath.engine.queues import Queues
 from towpath.engine.refusals import CALL_WORDS
@@ -23,6 +22,7 @@ from towpath.engine.schedules import Schedules
 from towpath.engine.script import ARGS, Header, Scripts, header_of, lua_text, pieces_of
 from towpath.engine.space import SpaceRecord
 from towpath.engine.states import MOVES
+from towpath.engine.worker_registry import Workers
 from towpath.ids import queue_name
 
 FIELDS = ["keys", "args", "reply", "moves", "cost", "full", "uses"]

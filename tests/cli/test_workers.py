@@ -4,8 +4,8 @@ import msgspec
 
 from tests.cli.command import Command
 from towpath import Engine
-from towpath.engine.living import BlockedLoop, Doing, HandlerReport, RunningJob
 from towpath.engine.model import job_ref
+from towpath.engine.worker_registry import BlockedLoop, Doing, HandlerReport, RunningJob
 
 
 class TestListingWorkers:

@@ -12,9 +12,9 @@ from tests.server.serving import Api, RunningServer
 from tests.waiting import eventually
 from towpath import Engine
 from towpath.clock import minutes
-from towpath.engine.living import BlockedLoop, Doing, HandlerReport
 from towpath.engine.model import job_ref
 from towpath.engine.options import QueueOptions
+from towpath.engine.worker_registry import BlockedLoop, Doing, HandlerReport
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'><svg onload=alert(3)>{{7*7}}"
 QUOTED = """a "b" 'c' onfocus=alert(4) </p>"""

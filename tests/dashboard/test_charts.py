@@ -20,8 +20,8 @@ from towpath.dashboard.charts import (
     path_of,
 )
 from towpath.engine.history import History, summed
-from towpath.engine.plans import ScheduleInfo, ScheduleSource
 from towpath.engine.schedule import Cron, Every, Schedule
+from towpath.engine.stored_schedules import ScheduleInfo, ScheduleSource
 from towpath.ids import queue_name
 
 MINUTE = minutes(1)

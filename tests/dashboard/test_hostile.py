@@ -19,8 +19,8 @@ from tests.server.serving import Api, RunningServer, up
 from tests.waiting import eventually
 from towpath import Engine
 from towpath.clock import minutes, wall_ms
-from towpath.engine.living import BlockedLoop, Doing, HandlerReport, RunningJob
 from towpath.engine.model import job_ref
+from towpath.engine.worker_registry import BlockedLoop, Doing, HandlerReport, RunningJob
 
 HEAD = "a" * 40
 QUEUE = "strangers"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tests.faults.planting import PlantedFault
 from towpath.engine.script import Scripts, lua_text
-from towpath.engine.space import BESIDE
+from towpath.engine.space import INDEX_SCRIPTS
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Mutant:
 
 
 def _text(piece: str) -> str:
-    beside = BESIDE / f"{piece}.lua"
+    beside = INDEX_SCRIPTS / f"{piece}.lua"
     return beside.read_text("utf-8") if beside.is_file() else lua_text(piece)
 
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from tests.amounts import amount
-from tests.model import living_oracle, oracle, places, questions, values
+from tests.model import oracle, places, questions, values, worker_registry_oracle
 from tests.model.keyspace import ModelTarget
 from tests.model.runs import run_programs
 from towpath.embedded import EmbeddedServer, ServerConnection
@@ -29,7 +29,7 @@ def test_engine_and_oracle_agree(part: int, server: EmbeddedServer) -> None:
         run_programs(target, programs=PROGRAMS // PARTS, seed=seed + part * PROGRAMS)
 
 
-@pytest.mark.parametrize("module", [living_oracle, oracle, places, questions, values])
+@pytest.mark.parametrize("module", [worker_registry_oracle, oracle, places, questions, values])
 def test_oracle_knows_nothing_of_towpath(module: ModuleType) -> None:
     path = Path(str(module.__file__))
     foreign = {name for name in imports(path.read_text()) if not name.startswith("tests.model.")}

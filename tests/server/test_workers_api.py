@@ -4,8 +4,8 @@ import asyncio
 
 from tests.server.serving import Api, RunningServer, problem
 from towpath.engine.engine import Engine
-from towpath.engine.living import BlockedLoop, Doing, HandlerReport, RunningJob
 from towpath.engine.model import job_ref
+from towpath.engine.worker_registry import BlockedLoop, Doing, HandlerReport, RunningJob
 
 
 def told(running: RunningServer, name: str, queue: str) -> None:

@@ -9,9 +9,9 @@ from tests.spec.deployment import Deployment
 from tests.spec.jobs import REVIEWS, claim, claim_one, run_all
 from towpath.clock import ManualClock, hours, minutes, seconds
 from towpath.engine.engine import Engine
-from towpath.engine.plans import ScheduleSource
 from towpath.engine.retry import Fixed
 from towpath.engine.schedule import Cron, Every, Missed
+from towpath.engine.stored_schedules import ScheduleSource
 from towpath.errors import (
     ScheduleChanged,
     ScheduleDeclared,

@@ -10,8 +10,8 @@ from towpath.clock import ManualClock, hours
 from towpath.engine import schedules as limits
 from towpath.engine.engine import Engine
 from towpath.engine.options import QueueOptions
-from towpath.engine.plans import ScheduleSource
 from towpath.engine.schedule import Cron, Every
+from towpath.engine.stored_schedules import ScheduleSource
 from towpath.errors import (
     InvalidName,
     InvalidOption,

@@ -8,10 +8,10 @@ from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, ru
 from towpath.clock import ZERO, ManualClock, hours, minutes, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.explain import Why
-from towpath.engine.living import Doing, HandlerReport
 from towpath.engine.model import JobRef, Lease, Release
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.states import State
+from towpath.engine.worker_registry import Doing, HandlerReport
 
 NOBODY = "HandlerNotFound"
 

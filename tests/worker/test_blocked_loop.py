@@ -18,7 +18,7 @@ from towpath.clock import milliseconds, steady
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
-from towpath.engine.living import BlockedLoop, LivingWorker
+from towpath.engine.worker_registry import BlockedLoop, LivingWorker
 from towpath.errors import ServerUnreachable
 from towpath.worker import registration
 

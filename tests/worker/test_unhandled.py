@@ -17,10 +17,10 @@ from towpath.clock import ZERO, milliseconds, minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.explain import Why
-from towpath.engine.living import Doing, HandlerReport
 from towpath.engine.model import JobInfo, JobRef, Release, job_ref
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
+from towpath.engine.worker_registry import Doing, HandlerReport
 from towpath.worker import unhandled
 from towpath.worker.handler import HandlerOptions
 from towpath.worker.unhandled import LONGEST, SHORTEST, SOON_PER_SECOND, UnhandledJobs

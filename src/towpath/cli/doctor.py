@@ -77,7 +77,7 @@ def _show_finding(session: Session, finding: Finding) -> None:
 
 async def of_ledger(session: Session, engine: Engine) -> list[Finding]:
     """Findings about the database: whether workers keep their records in another one."""
-    from towpath.engine.living import find_records_elsewhere  # noqa: PLC0415 -- slow to import
+    from towpath.engine.worker_registry import find_records_elsewhere  # noqa: PLC0415 -- slow to import
 
     workers = await engine.workers.list()
     if not any(worker.doing.recorded for worker in workers):

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from towpath.clock import Duration
     from towpath.engine.engine import Engine
     from towpath.engine.inspect import Counts
-    from towpath.engine.living import LivingWorker
     from towpath.engine.options import QueueOptions
+    from towpath.engine.worker_registry import LivingWorker
 
 app = typer.Typer()
 

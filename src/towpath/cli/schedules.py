@@ -20,8 +20,8 @@ from towpath.console.verb import Session, noun, verb
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from towpath.engine.plans import ScheduleInfo
     from towpath.engine.schedule import Missed, Schedule
+    from towpath.engine.stored_schedules import ScheduleInfo
 
 app = typer.Typer(help="Jobs on a schedule: list, set, pause, fire, delete.")
 

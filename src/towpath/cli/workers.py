@@ -10,7 +10,7 @@ import typer
 from towpath.console.verb import Session, verb
 
 if TYPE_CHECKING:
-    from towpath.engine.living import BlockedLoop, HandlerReport, LivingWorker
+    from towpath.engine.worker_registry import BlockedLoop, HandlerReport, LivingWorker
 
 COLUMNS = ("WORKER", "HOST", ">PID", "SINCE", ">SLOTS", ">RUNNING", "QUEUES", "RUNS")
 BLOCKED = "BLOCKED"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from towpath.clock import Duration, days, hours
 from towpath.engine.history import History
-from towpath.engine.plans import ScheduleInfo
+from towpath.engine.stored_schedules import ScheduleInfo
 from towpath.web.pages import number, span
 
 WIDTH, HEIGHT = 600, 120

@@ -15,8 +15,8 @@ from towpath.clock import Duration, instant, milliseconds, seconds
 from towpath.engine.states import State
 
 if TYPE_CHECKING:
-    from towpath.engine.living import Doing
     from towpath.engine.model import JobInfo
+    from towpath.engine.worker_registry import Doing
 
 Facts = dict[str, Any]
 

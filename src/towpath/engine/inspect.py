@@ -15,11 +15,11 @@ from towpath.engine.check import whole
 from towpath.engine.codec import pairs
 from towpath.engine.explain import SILENT_MS, Explanation, Facts, Position, explain, position
 from towpath.engine.history import History, columns, window
-from towpath.engine.living import Workers
 from towpath.engine.model import Failure, JobInfo, JobRef, said
 from towpath.engine.record import STATES, STORED, StoredJob, decode, readable
 from towpath.engine.states import State
 from towpath.engine.store import Store
+from towpath.engine.worker_registry import Workers
 from towpath.errors import InvalidOption, JobNotFound, ServerError
 from towpath.ids import JobId, QueueName, Token, lane_key, queue_name, text_name
 

@@ -19,7 +19,6 @@ from towpath.engine.events import Feeds
 from towpath.engine.follow import Events
 from towpath.engine.inspect import Inspector
 from towpath.engine.keys import PROBE
-from towpath.engine.living import Workers
 from towpath.engine.model import Outcome, Settlement
 from towpath.engine.port import LoopPort, Port
 from towpath.engine.queues import Queues
@@ -29,6 +28,7 @@ from towpath.engine.space import Spaces
 from towpath.engine.store import Store
 from towpath.engine.url import parse_url
 from towpath.engine.waiting import Waker
+from towpath.engine.worker_registry import Workers
 from towpath.telemetry.logs import Log
 
 _NOT_ENTERED = "the engine is not open: use `async with Engine(…)`"

@@ -25,7 +25,10 @@ from towpath.engine.firings import ScheduleFirings
 from towpath.engine.keys import keys_of
 from towpath.engine.model import Call, JobOptions, Submitted
 from towpath.engine.options import QueueOptions
-from towpath.engine.plans import (
+from towpath.engine.schedule import Missed, NamedSchedule, Schedule
+from towpath.engine.space import SpaceRecord
+from towpath.engine.store import Store
+from towpath.engine.stored_schedules import (
     ScheduleInfo,
     SchedulePlan,
     ScheduleSource,
@@ -33,9 +36,6 @@ from towpath.engine.plans import (
     schedule_info,
     seen_firing,
 )
-from towpath.engine.schedule import Missed, NamedSchedule, Schedule
-from towpath.engine.space import SpaceRecord
-from towpath.engine.store import Store
 from towpath.errors import (
     NotOwned,
     ScheduleChanged,

@@ -42,7 +42,7 @@ _ENCODINGS: dict[str, tuple[tuple[type, ...], Callable[[Any], bytes]]] = {
 }
 """Type of an argument -> its types in Python, and how it is encoded. Bytes are not copied."""
 _OWN_SPACE = "towpath"
-BESIDE = Path(__file__).parent / "lua" / "beside"
+INDEX_SCRIPTS = Path(__file__).parent / "lua" / "index"
 """The engine's own scripts that belong to no queue."""
 
 
@@ -195,11 +195,11 @@ class Spaces:
 
     def schedule_index(self) -> SpaceRecord:
         """Internal: the record of which queues have stored schedules."""
-        return self._get_space(_OWN_SPACE, BESIDE).at("schedules")
+        return self._get_space(_OWN_SPACE, INDEX_SCRIPTS).at("schedules")
 
     def worker_index(self) -> SpaceRecord:
         """Internal: the record in which workers report that they are alive."""
-        return self._get_space(_OWN_SPACE, BESIDE).at("workers")
+        return self._get_space(_OWN_SPACE, INDEX_SCRIPTS).at("workers")
 
     async def publish(
         self, stream: str, entries: Sequence[Mapping[str, str | bytes]], *, cap: int
@@ -214,7 +214,7 @@ class Spaces:
         keys, cap = stream_keys(stream_name(stream)), whole("cap", cap, 1, MOST_KEPT)
         if not 1 <= len(entries) <= LARGEST_BATCH:
             raise InvalidOption("entries", len(entries), rule=f"from 1 to {LARGEST_BATCH}")
-        record = self._get_space(_OWN_SPACE, BESIDE).record(keys)
+        record = self._get_space(_OWN_SPACE, INDEX_SCRIPTS).record(keys)
         ids: list[bytes] = await record.run(
             "append", cap=cap, entries=list(map(_flatten_entry, entries))
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from towpath.clock import steady
 from towpath.engine.engine import Engine
-from towpath.engine.living import find_records_elsewhere
+from towpath.engine.worker_registry import find_records_elsewhere
 from towpath.errors import TowpathError
 from towpath.ledger.ledger import Ledger
 from towpath.telemetry.events import LEDGER_DIFFERS

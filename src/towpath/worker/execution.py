@@ -13,8 +13,14 @@ from towpath.clock import Duration, duration_ms, steady
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.explain import HANDLER_MISSING
-from towpath.engine.living import HANDLERS_SHOWN, BlockedLoop, Doing, HandlerReport, RunningJob
 from towpath.engine.model import Bury, Fail, Lease, Outcome, Release, Renew, Settlement
+from towpath.engine.worker_registry import (
+    HANDLERS_SHOWN,
+    BlockedLoop,
+    Doing,
+    HandlerReport,
+    RunningJob,
+)
 from towpath.errors import ServerError, TowpathError
 from towpath.ids import QueueName
 from towpath.telemetry import events

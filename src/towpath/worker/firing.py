@@ -12,8 +12,8 @@ from towpath.clock import ZERO, Clock, Duration, minutes, seconds
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
 from towpath.engine.firings import QueueSchedules
-from towpath.engine.plans import Stored, stored
 from towpath.engine.schedule import NamedSchedule, due
+from towpath.engine.stored_schedules import Stored, stored
 from towpath.errors import (
     EngineClosed,
     FiringTaken,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from towpath.clock import milliseconds, steady
 from towpath.engine.engine import Engine
-from towpath.engine.living import BlockedLoop
 from towpath.engine.model import Lease, Outcome, Release, Renew, Settlement
+from towpath.engine.worker_registry import BlockedLoop
 from towpath.errors import ServerError, TowpathError
 from towpath.ids import QueueName
 from towpath.telemetry.events import HEARTBEAT_FAILED, LOOP_BLOCKED, WORKER_FROZEN

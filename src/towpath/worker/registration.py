@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from towpath.clock import seconds
 from towpath.engine.engine import Engine
-from towpath.engine.living import SILENT_AFTER, TELL_EVERY, BlockedLoop, Doing
+from towpath.engine.worker_registry import SILENT_AFTER, TELL_EVERY, BlockedLoop, Doing
 from towpath.errors import ServerError
 from towpath.processes.age import process_age
 

@@ -14,8 +14,8 @@ from typing import Any
 from towpath.clock import Duration, milliseconds, seconds, spelled, steady
 from towpath.engine.engine import Engine
 from towpath.engine.explain import HANDLER_MISSING, spell_handler
-from towpath.engine.living import WorkerSurvey
 from towpath.engine.model import Bury, Lease, Release, Settlement
+from towpath.engine.worker_registry import WorkerSurvey
 from towpath.errors import TowpathError
 from towpath.ids import QueueName
 from towpath.worker.attempt import Attempt

@@ -15,7 +15,7 @@ from types import FrameType
 
 from towpath.clock import DurationLike, duration_ms, milliseconds, seconds, steady
 from towpath.engine.check import whole
-from towpath.engine.living import TELL_EVERY
+from towpath.engine.worker_registry import TELL_EVERY
 from towpath.errors import ServerError, TowpathError
 from towpath.ids import QueueName, worker_name
 from towpath.supervise import exempt_from_collection, new_loop

@@ -13,7 +13,7 @@ from towpath.clock import seconds
 from towpath.engine.diagnosis import examine
 from towpath.engine.engine import Engine
 from towpath.engine.findings import findings, of_queues, of_records
-from towpath.engine.living import BlockedLoop, HandlerReport
+from towpath.engine.worker_registry import BlockedLoop, HandlerReport
 from towpath.errors import ServerError
 from towpath.ledger.errors import KeyEnded, KeyNotFound
 from towpath.ledger.keys.findings import of_keys

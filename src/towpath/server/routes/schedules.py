@@ -10,9 +10,9 @@ from pydantic import BeforeValidator, Field
 
 from towpath.clock import Duration, instant, parse_duration, seconds
 from towpath.engine.model import JobOptions, Said
-from towpath.engine.plans import ScheduleInfo
 from towpath.engine.preview import MOST_FIRINGS, Preview, preview
 from towpath.engine.schedule import Cron, Every, Missed, Schedule
+from towpath.engine.stored_schedules import ScheduleInfo
 from towpath.errors import InvalidOption, ScheduleNotFound
 from towpath.ledger.keys.key import Scope
 from towpath.server.job_fields import asking, in_seconds, options_in, telling, told

@@ -11,7 +11,7 @@ from tests.waiting import eventually_async
 from tests.worker.running import working
 from towpath.app.app import Towpath
 from towpath.clock import milliseconds
-from towpath.engine.living import LivingWorker
+from towpath.engine.worker_registry import LivingWorker
 from towpath.worker import registration
 
 

@@ -13,13 +13,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from tests.model.keyspace import ModelTarget
-from tests.model.living_oracle import ListedWorker, LivingBounds, LivingOracle, WorkerReport
 from tests.model.plain_engine import START
 from tests.model.runs import chosen_settings
+from tests.model.worker_registry_oracle import (
+    ListedWorker,
+    LivingBounds,
+    LivingOracle,
+    WorkerReport,
+)
 from towpath.clock import ManualClock, milliseconds
 from towpath.engine.engine import Engine
-from towpath.engine.living import Doing, LivingWorker, RunningJob
 from towpath.engine.model import job_ref
+from towpath.engine.worker_registry import Doing, LivingWorker, RunningJob
 
 BOUNDS = LivingBounds(known=4, listed=3, queues=2, jobs=2)
 KEYS = ("towpath:{workers}:living", "towpath:{workers}:told")

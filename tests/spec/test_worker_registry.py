@@ -10,9 +10,10 @@ import pytest
 
 from tests.spec.deployment import Deployment
 from towpath.clock import Duration, ManualClock, instant, milliseconds, seconds
-from towpath.engine import living
+from towpath.engine import worker_registry
 from towpath.engine.engine import Engine
-from towpath.engine.living import (
+from towpath.engine.model import job_ref
+from towpath.engine.worker_registry import (
     HANDLERS_SHOWN,
     JOBS_SHOWN,
     QUEUES_SHOWN,
@@ -23,7 +24,6 @@ from towpath.engine.living import (
     RunningJob,
     find_records_elsewhere,
 )
-from towpath.engine.model import job_ref
 
 DOING = Doing(host="build-3", pid=7, queues=["mails"], serving=1, slots=10, running=0, jobs=[])
 
@@ -106,7 +106,7 @@ class TestALiveWorker:
     async def test_is_not_listed_beyond_the_limit_of_workers(
         self, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(living, "WORKERS_MOST", 2)
+        monkeypatch.setattr(worker_registry, "WORKERS_MOST", 2)
         assert [await engine.workers.tell(name, DOING) for name in "aabc"] == [
             True,
             True,

@@ -7,11 +7,11 @@ from hypothesis import Phase
 
 from tests.faults.planting import PlantedFault, planted
 from tests.model.keyspace import ModelTarget
-from tests.model.living import BOUNDS, run_living
 from tests.model.mutants import Mutant
 from tests.model.runs import program_of
+from tests.model.worker_registry import BOUNDS, run_living
 from towpath.embedded import EmbeddedServer, ServerConnection
-from towpath.engine import living
+from towpath.engine import worker_registry
 
 PROGRAMS = 120
 SEED = 5
@@ -20,10 +20,10 @@ SEED = 5
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a short program reaches."""
-    monkeypatch.setattr(living, "WORKERS_MOST", BOUNDS.known)
-    monkeypatch.setattr(living, "SHOWN_MOST", BOUNDS.listed)
-    monkeypatch.setattr(living, "QUEUES_SHOWN", BOUNDS.queues)
-    monkeypatch.setattr(living, "JOBS_SHOWN", BOUNDS.jobs)
+    monkeypatch.setattr(worker_registry, "WORKERS_MOST", BOUNDS.known)
+    monkeypatch.setattr(worker_registry, "SHOWN_MOST", BOUNDS.listed)
+    monkeypatch.setattr(worker_registry, "QUEUES_SHOWN", BOUNDS.queues)
+    monkeypatch.setattr(worker_registry, "JOBS_SHOWN", BOUNDS.jobs)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_planted_fault_of_a_script_is_found(
     assert "tell(" in program_of(failure.value)
 
 
-_TELLING = "towpath.engine.living", "Workers.tell"
+_TELLING = "towpath.engine.worker_registry", "Workers.tell"
 TOLD_TOO_MUCH = [
     PlantedFault(
         "a worker tells all of its queues",
