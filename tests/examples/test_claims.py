@@ -11,7 +11,7 @@ from tests.postgres import PostgresServer
 from towpath.apps.timers.log import FiringOutcome
 from towpath.clock import hours
 from towpath.engine.engine import Engine
-from towpath.engine.waiting import WAIT_CAP
+from towpath.engine.wakeups import WAIT_CAP
 
 HOW_TO = ROOT / "docs" / "how-to"
 SQL = re.compile(r"^```sql\n(.*?)^```$", re.DOTALL | re.MULTILINE)

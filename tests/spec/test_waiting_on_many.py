@@ -11,7 +11,7 @@ from tests.spec.jobs import LEASE, REVIEWS, ids_of, submit_ids
 from tests.waiting import HANGS, eventually_async
 from towpath.clock import ServerClock, minutes
 from towpath.embedded import EmbeddedServer
-from towpath.engine import waiting
+from towpath.engine import wakeups
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of
 from towpath.engine.model import Lease
@@ -118,7 +118,7 @@ async def test_unused_connections_are_given_back(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This happens once the blocking reads that were under way are over."""
-    monkeypatch.setattr(waiting, "_IDLE", 0.1)
+    monkeypatch.setattr(wakeups, "_IDLE", 0.1)
     deployment = Deployment.of(server)
     async with Engine(server.url) as engine:
         await engine.inspect.counts(REVIEWS)

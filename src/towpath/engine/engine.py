@@ -43,7 +43,7 @@ from towpath.engine.model import (
 )
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
-from towpath.engine.waiting import GLANCED_CAP, WAIT_CAP_MS, WorkWatch
+from towpath.engine.wakeups import CHECKED_CAP, WAIT_CAP_MS, WorkWatch
 from towpath.errors import CallStale, InvalidOption, ScriptDefect, TowpathError
 from towpath.ids import queue_name
 
@@ -189,7 +189,7 @@ class Engine(Changing):
         For callers of `exchange`; a claim waits by itself. True = this caller was woken; if it
         cannot look now, it calls `hand_on`. No round trip but the shared blocking read.
         """
-        return await self._waker.wait(queue_name(queue), min(within, GLANCED_CAP))
+        return await self._waker.wait(queue_name(queue), min(within, CHECKED_CAP))
 
     def watch_for_work(
         self, queue: str, act: Callable[[bool], None], *, within: Duration, since: float
@@ -198,7 +198,7 @@ class Engine(Changing):
         called once, with True if this caller was woken, in the step of the event loop that brings
         the wake-up.
         """
-        return self._waker.watch(queue_name(queue), min(within, GLANCED_CAP), since, act)
+        return self._waker.watch(queue_name(queue), min(within, CHECKED_CAP), since, act)
 
     def hand_on(self, queue: str) -> None:
         """Internal: wake another waiter; this caller was woken and cannot look."""

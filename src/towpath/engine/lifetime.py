@@ -27,7 +27,7 @@ from towpath.engine.script import Scripts
 from towpath.engine.space import Spaces
 from towpath.engine.store import Store
 from towpath.engine.url import parse_url
-from towpath.engine.waiting import Waker
+from towpath.engine.wakeups import Waker
 from towpath.engine.worker_registry import Workers
 from towpath.telemetry.logs import Log
 

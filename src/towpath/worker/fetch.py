@@ -23,7 +23,7 @@ from towpath.clock import ZERO, Duration, milliseconds, seconds, steady
 from towpath.engine.batcher import LARGEST_BATCH, settling
 from towpath.engine.inspect import Counts
 from towpath.engine.model import Bury, Call, Complete, Exchanged, Lease, Release, Settlement
-from towpath.engine.waiting import WorkWatch
+from towpath.engine.wakeups import WorkWatch
 from towpath.errors import EngineClosed, PayloadTooLarge, ServerError, ServerUnreachable
 from towpath.ids import QueueName
 from towpath.telemetry.metrics import QueueReading, Reading

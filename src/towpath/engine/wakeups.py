@@ -9,8 +9,12 @@ Connections are bounded, whatever the number of queues. The first queues that ar
 read each, so that a read that fails does not affect other queues. All further queues share a few
 reads. A shared read is ended by a push to its recall list and sent again when a queue is added: one
 more command. In a cluster a read can't span slots: there, and beyond the capacity of the reads,
-queues have no read. Queues without a read of their own are also checked all together by a periodic
-glance (`glance.py`).
+queues have no read.
+
+Queues without a read of their own are checked all together: if the waiters of a thousand idle
+queues claimed every few seconds, Redis and the process would be busy for nothing. Instead, one
+message per Redis server asks which of these queues have jobs at all. Waiters claim only from those
+that can give a job. So a job is found even if its wake-up was lost.
 
 A waiter for some selectors waits on a list for each of them, so that it takes no wake-up of other
 selectors. All such waiters of a process for one queue share a read, because the keys of a queue are
@@ -21,15 +25,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from towpath.clock import Clock, Duration, ServerClock, duration_ms, seconds, steady
 from towpath.engine.channel import Channel
 from towpath.engine.cluster import Cluster
-from towpath.engine.glance import Glances, Waiter, Waiters
+from towpath.engine.connection import Place
 from towpath.engine.keys import keys_of, recall_key
 from towpath.engine.resp import TROUBLE
 from towpath.errors import TowpathError
@@ -41,9 +46,9 @@ Command = Callable[..., Awaitable[Any]]
 CallFor = Callable[[QueueName, str], Awaitable[Any]]
 """Pushes a wake-up for a selector of a queue. Raises ServerError."""
 
-WAIT_CAP, GLANCED_CAP = seconds(5), seconds(60)
+WAIT_CAP, CHECKED_CAP = seconds(5), seconds(60)
 """How long a waiter waits at most without looking for work itself: with a read of its own, and with
-a glance every 5 s."""
+a periodic check every 5 s."""
 WAIT_CAP_MS = duration_ms("wait", WAIT_CAP)
 _SLACK = 3.0
 """Seconds that a reply may be late, because a server's blocking time-outs fire late."""
@@ -66,6 +71,10 @@ _UNREAD, _AT_LIMIT = seconds(0.5), seconds(1)
 """How often a waiter looks for work itself: without a read, and if it holds as many jobs as it
 may."""
 
+_QUEUES_PER_COMMAND = 50
+"""Queues in one command of a periodic check."""
+_CHECK_ANSWER_S = 5.0
+
 
 class Waker:
     """Wakes callers that wait for work."""
@@ -77,7 +86,7 @@ class Waker:
         self._shared: list[_Listener] = []
         self._unread = Waiters()
         """Waiters without a read."""
-        self._glances: dict[Waiters, Glances] = {}
+        self._checks: dict[Waiters, PeriodicCheck] = {}
         self._selector_listeners: dict[QueueName, _Listener] = {}
 
     async def wait(self, queue: QueueName, pause: Duration) -> bool:
@@ -112,7 +121,7 @@ class Waker:
             listener.enlist(waiter, queue)
         if listener in self._own:
             return min(pause, WAIT_CAP)
-        self._start_glances(self._unread if listener is None else listener.waiters)
+        self._start_check(self._unread if listener is None else listener.waiters)
         return pause
 
     async def wait_on(
@@ -198,18 +207,18 @@ class Waker:
             self._pushes.push(keys_of(queue).wake)
 
     async def close(self) -> None:
-        for glances in self._glances.values():
-            await glances.close()
+        for check in self._checks.values():
+            await check.close()
         for listener in (*self._own, *self._shared, *self._selector_listeners.values()):
             await listener.close()
         await self._pushes.close()
 
-    def _start_glances(self, waiters: Waiters) -> None:
+    def _start_check(self, waiters: Waiters) -> None:
         """Start the periodic check for these waiters: wake-ups may be lost, or have no read."""
-        if waiters not in self._glances:
+        if waiters not in self._checks:
             every = _unread_every if waiters is self._unread else _shared_every
-            self._glances[waiters] = Glances(self._cluster, self._clock, waiters, every)
-        self._glances[waiters].begin()
+            self._checks[waiters] = PeriodicCheck(self._cluster, self._clock, waiters, every)
+        self._checks[waiters].begin()
 
     def _find_listener(self, queue: QueueName) -> _Listener | None:
         """The listener that reads for *queue*, or has room for it; None = too many queues."""
@@ -458,10 +467,159 @@ class _Listener:
             self._give_back(name)  # no waiter here: another process may have one
 
 
+class Waiter(Protocol):
+    """A waiter for work: a future, or an object that acts as soon as it is called."""
+
+    def done(self) -> bool:
+        """Whether the waiter was called, or waits no longer."""
+        ...
+
+    def set_result(self, result: str, /) -> None:
+        """Call the waiter: there may be work under that name."""
+        ...
+
+
+class Waiters:
+    """The waiters for work, by the name of a queue or selector. The oldest is called first."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, deque[Waiter]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def add(self, waiter: Waiter, *names: str) -> None:
+        """Let *waiter* be called once, for any of *names*, unless it is done by then."""
+        for name in names:
+            self._by_name.setdefault(name, deque()).append(waiter)
+
+    def call_one(self, name: str) -> bool:
+        """Call the oldest waiter for *name*. Returns False if there is none."""
+        waiters = self._by_name.get(name, ())
+        while waiters and waiters[0].done():
+            waiters.popleft()
+        if not waiters:
+            self._by_name.pop(name, None)
+            return False
+        waiters.popleft().set_result(name)
+        return True
+
+    def call_all(self) -> None:
+        """Call all waiters."""
+        for name in list(self._by_name):
+            for waiter in self._by_name.pop(name, ()):
+                if not waiter.done():
+                    waiter.set_result(name)
+
+    def names(self) -> list[str]:
+        """The names that have waiters."""
+        for name, waiters in list(self._by_name.items()):
+            while waiters and waiters[0].done():
+                waiters.popleft()
+            if not waiters:
+                del self._by_name[name]
+        return list(self._by_name)
+
+
+class PeriodicCheck:
+    """Checks the queues of *waiters* for jobs while there are any. *every* gives the seconds
+    between checks for a number of queues.
+    """
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, waiters: Waiters, every: Callable[[int], float]
+    ) -> None:
+        self._cluster, self._clock, self._waiters, self._every = cluster, clock, waiters, every
+        self._channel = cluster.channel()
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Start checking; without effect if it runs already."""
+        if self._task is None or self._task.done():
+            self._task = detached("check of queues without a read", self._check_repeatedly())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        await self._channel.close()
+
+    async def _check_repeatedly(self) -> None:
+        while count := len(self._waiters.names()):
+            every = self._every(count)
+            await asyncio.sleep(every)
+            try:
+                async with asyncio.timeout(_CHECK_ANSWER_S):
+                    for queues in self._by_server(self._waiters.names()):
+                        await self._check(queues, every)
+            except TROUBLE:
+                # Each waiter claims, and meets the trouble or finds it over.
+                await self._channel.hang_up()
+                self._waiters.call_all()
+        await self._channel.close()
+
+    def _by_server(self, names: Sequence[str]) -> list[list[QueueName]]:
+        found: dict[Place | None, list[QueueName]] = {}
+        for queue in map(QueueName, names):
+            found.setdefault(self._cluster.owner(keys_of(queue).queue), []).append(queue)
+        return list(found.values())
+
+    async def _check(self, queues: Sequence[QueueName], every: float) -> None:
+        """Call a waiter for each of these queues, all of one server, that has a job now or soon."""
+        # In a cluster a command can't span slots.
+        groups = list(_chunks(queues, 1 if self._cluster.in_slots else _QUEUES_PER_COMMAND))
+        asked = [("EXISTS", *(key for queue in group for key in _keys(queue))) for group in groups]
+        answers = await self._channel.send_all(asked)
+        there = [
+            name for group, some in zip(groups, answers, strict=True) if some for name in group
+        ]
+        if not there:
+            return
+        details: list[tuple[Any, ...]] = []
+        for queue in there:
+            ready, *times = _keys(queue)
+            details += [("ZCARD", ready), *(("ZRANGE", key, 0, 0, "WITHSCORES") for key in times)]
+        # The clock is read in the same message, from the server that has the queues.
+        *replies, clock = await self._channel.send_all([*details, ("TIME",)])
+        stamp = self._clock.stamp()
+        now = int(stamp) if stamp else int(clock[0]) * 1000 + int(clock[1]) // 1000
+        for queue, answer in zip(there, _chunks(replies, 3), strict=True):
+            self._call_waiter(queue, _wait_ms(answer, now), every)
+
+    def _call_waiter(self, queue: QueueName, wait_ms: float, every: float) -> None:
+        if wait_ms <= 0:
+            self._waiters.call_one(queue)
+        elif wait_ms < every * 1000:
+            loop = asyncio.get_running_loop()
+            loop.call_later(wait_ms / 1000, self._waiters.call_one, queue)
+
+
+def _keys(queue: QueueName) -> tuple[str, str, str]:
+    keys = keys_of(queue)
+    return keys.queue, keys.retry, keys.leases
+
+
+def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def _wait_ms(answer: Sequence[Any], now: int) -> float:
+    """Milliseconds until the queue has a job, as far as is known; 0 or less = now."""
+    if any(isinstance(reply, Exception) for reply in answer):
+        return 0  # a broken key, or on another server by now: a claim will meet that
+    ready, *firsts = answer
+    if ready:
+        return 0
+    return min([float(first[1]) - now for first in firsts if first], default=float("inf"))
+
+
 def _shared_every(_: int) -> float:
     return WAIT_CAP.total_seconds()
 
 
 def _unread_every(count: int) -> float:
-    """Seconds between glances: few if there are few queues, at most a thousand queries a second."""
+    """Seconds between checks: few if there are few queues, at most a thousand queries a second."""
     return max(0.5, count / 1000)
