@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     DurationField = Converted[Duration, DurationLike]
     OptionalDuration = Converted[Duration | None, DurationLike | None]
 
-    def usually(value: Read) -> Converted[Read, Any]: ...  # pyright: ignore[reportUnusedParameter] -- only its type is used
+    def default_duration(value: Read) -> Converted[Read, Any]: ...  # pyright: ignore[reportUnusedParameter] -- only its type is used
 
 else:
     DurationField, OptionalDuration = timedelta, timedelta | None
 
-    def usually(value: Duration | None) -> Duration | None:
+    def default_duration(value: Duration | None) -> Duration | None:
         """The default of such a field, for type checkers."""
         return value
 
@@ -122,7 +122,7 @@ _KINDS = 'must be a timedelta, a number of seconds, or text with a unit: seconds
 def _bounds(least: Duration) -> str:
     longest = f"at most {_LONGEST.days} days"
     return (
-        f"must be at least {spelled(least)} and {longest}"
+        f"must be at least {format_duration(least)} and {longest}"
         if least
         else f"must be 0 or more, {longest}"
     )
@@ -159,7 +159,7 @@ def instant(ms: int) -> datetime:
 _MOMENT = re.compile(r"(?:T| )(\d\d:\d\d:\d\d)(?:\.\d+)?\+00:00")
 
 
-def timely(text: str) -> str:
+def trim_timestamps(text: str) -> str:
     """*text* with its timestamps shortened to the second, for people."""
     return _MOMENT.sub(r" \1 UTC", text)
 
@@ -287,7 +287,7 @@ def parse_duration(option: str, text: str) -> Duration:
     return total
 
 
-def spelled(duration: Duration) -> str:
+def format_duration(duration: Duration) -> str:
     """The shortest text that `parse_duration` reads as this duration, to the millisecond."""
     left, parts = duration_ms("duration", duration), list[str]()
     for name, unit in _UNITS.items():

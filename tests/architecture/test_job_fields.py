@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.sources import SOURCE
-from towpath.engine.model import FIELDS, Lease, Said
+from towpath.engine.model import FIELDS, JobAttributes, Lease
 from towpath.engine.script import ARGS, Scripts
 
 ROOT = Path(__file__).parents[2]
@@ -45,8 +45,8 @@ def test_a_planted_field_travels_from_every_surface_to_lease_and_info(tmp_path: 
 
 
 def test_attributes_of_a_job_are_fields_of_jobs_and_leases() -> None:
-    assert set(Said.__struct_fields__) <= set(FIELDS)
-    assert set(Said.__struct_fields__) <= set(Lease.__struct_fields__)
+    assert set(JobAttributes.__struct_fields__) <= set(FIELDS)
+    assert set(JobAttributes.__struct_fields__) <= set(Lease.__struct_fields__)
 
 
 class TestThePrintedScript:

@@ -3,7 +3,7 @@
 import pytest
 
 from towpath import Duration, days, hours, milliseconds, minutes, seconds
-from towpath.clock import parse_duration, readable, spelled
+from towpath.clock import format_duration, parse_duration, readable
 from towpath.errors import InvalidOption
 
 
@@ -24,7 +24,7 @@ from towpath.errors import InvalidOption
 )
 def test_durations_are_read(text: str, duration: Duration) -> None:
     assert parse_duration("delay", text) == duration
-    assert parse_duration("delay", spelled(duration)) == duration
+    assert parse_duration("delay", format_duration(duration)) == duration
 
 
 @pytest.mark.parametrize(

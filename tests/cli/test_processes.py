@@ -85,7 +85,7 @@ def workers(towpath: Command) -> Iterator[WorkerProcesses]:
 
 
 async def pids(engine: Engine) -> dict[str, int]:
-    return {worker.name: worker.doing.pid for worker in await engine.workers.list()}
+    return {worker.name: worker.report.pid for worker in await engine.workers.list()}
 
 
 class TestSeveralProcesses:

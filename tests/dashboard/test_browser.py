@@ -14,7 +14,7 @@ from towpath import Engine
 from towpath.clock import minutes
 from towpath.engine.model import job_ref
 from towpath.engine.options import QueueOptions
-from towpath.engine.worker_registry import BlockedLoop, Doing, HandlerReport
+from towpath.engine.worker_registry import BlockedLoop, HandlerReport, WorkerReport
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'><svg onload=alert(3)>{{7*7}}"
 QUOTED = """a "b" 'c' onfocus=alert(4) </p>"""
@@ -118,7 +118,7 @@ class TestEveryPage:
         self, tab: Tab, running: RunningServer
     ) -> None:
         job = job_ref("mails", "m-7")
-        doing = Doing(
+        report = WorkerReport(
             host="build-3", pid=7, queues=["mails"], serving=1, slots=4, running=0, jobs=[],
             blocked=BlockedLoop(41.7, "send-mail", job), release="9.8",
             handlers=[HandlerReport("mails", "send-mail")], handling=1,
@@ -126,7 +126,7 @@ class TestEveryPage:
 
         async def tell() -> None:
             async with Engine(f"unix://{running.store}") as engine:
-                await engine.workers.tell("stuck", doing, lasts=minutes(10))
+                await engine.workers.report("stuck", report, lasts=minutes(10))
 
         with ThreadPoolExecutor(1) as apart:  # Playwright has a loop in this thread
             apart.submit(asyncio.run, tell()).result()

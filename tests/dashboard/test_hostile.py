@@ -20,7 +20,7 @@ from tests.waiting import eventually
 from towpath import Engine
 from towpath.clock import minutes, wall_ms
 from towpath.engine.model import job_ref
-from towpath.engine.worker_registry import BlockedLoop, Doing, HandlerReport, RunningJob
+from towpath.engine.worker_registry import BlockedLoop, HandlerReport, RunningJob, WorkerReport
 
 HEAD = "a" * 40
 QUEUE = "strangers"
@@ -135,7 +135,7 @@ def operators(api: Api, place: RunningServer) -> list[str]:
     path = f"/api/v1/schedules/{api.queue}/{quoted('schedule')}"
     api.client.put(path, json={"every": "1h", "payload": planted("x")}).raise_for_status()
     running = RunningJob(job_ref(api.queue, planted("at-work")), wall_ms())
-    doing = Doing(
+    report = WorkerReport(
         host=planted("host"), pid=1, queues=[api.queue], serving=1, slots=1, running=1,
         jobs=[running], blocked=BlockedLoop(7.5, planted("handler"), running.job),
         release=planted("release"), handlers=[HandlerReport(api.queue, planted("name"))],
@@ -143,7 +143,7 @@ def operators(api: Api, place: RunningServer) -> list[str]:
 
     async def tell() -> None:
         async with Engine(place.said["store"]) as engine:
-            await engine.workers.tell(planted("living"), doing, lasts=minutes(30))
+            await engine.workers.report(planted("living"), report, lasts=minutes(30))
 
     with ThreadPoolExecutor(1) as apart:  # Playwright has a loop in this thread
         apart.submit(asyncio.run, tell()).result()

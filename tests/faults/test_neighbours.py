@@ -20,7 +20,7 @@ from towpath.engine.states import State
 from towpath.testing.process import WorkerProcess
 
 __all__ = ["running_shards", "shards"]
-JOBS, INDEX_SCRIPTS, DELAY = 2_000, 200, seconds(1)
+JOBS, BESIDE, DELAY = 2_000, 200, seconds(1)
 APP = "tests.faults.neighbours:app"
 
 
@@ -59,7 +59,7 @@ async def through(url: str, trouble: AbstractContextManager[None]) -> None:
         await engine.submit_many(GOOD, [new_job(b"null") for _ in range(100)])
         await eventually_async(lambda: _completed(engine, 100))
         for queue in BAD:
-            jobs = [new_job(b"null", delay=DELAY) for _ in range(INDEX_SCRIPTS)]
+            jobs = [new_job(b"null", delay=DELAY) for _ in range(BESIDE)]
             await engine.submit_many(queue, jobs)
         due = steady() + 2 * DELAY.total_seconds()
         with trouble:
@@ -74,7 +74,7 @@ async def through(url: str, trouble: AbstractContextManager[None]) -> None:
         found = {name: await contents_of(engine, name) for name in (GOOD, *BAD)}
         wrong = {name: await misdeeds(engine, found[name]) for name in found}
     assert {name: len(found[name].ids(State.DONE)) for name in found} == {
-        GOOD: JOBS, BAD[0]: INDEX_SCRIPTS, BAD[1]: INDEX_SCRIPTS,
+        GOOD: JOBS, BAD[0]: BESIDE, BAD[1]: BESIDE,
     }  # fmt: skip
     assert wrong == {name: [] for name in found}
 

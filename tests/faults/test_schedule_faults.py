@@ -161,7 +161,7 @@ class TestAWatch:
         async with Engine(server.url) as engine, worker(engine, QUEUE):
             await engine.schedules.set(QUEUE, NAME, Every(hours(1)))
             index = engine.schedule_index()
-            await index.run("changing", queue=QUEUE, change="dead", more=0, most=0)
+            await index.run("begin_schedule_change", queue=QUEUE, change="dead", more=0, most=0)
             await eventually_async(lambda: heard(engine))
             plan = b'dead {"every":1000}'
             server.ask("HSET", "{reports}:schedules", NAME, plan)

@@ -1,4 +1,4 @@
-"""Doing something at one chosen await of a coroutine, so that a test can try all of them."""
+"""WorkerReport something at one chosen await of a coroutine, so that a test can try all of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator

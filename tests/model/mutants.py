@@ -472,7 +472,7 @@ MUTANTS = [
     ),
 ]
 
-_DECLARING = "towpath.engine.options", "InForce.declaring"
+_DECLARING = "towpath.engine.options", "StoredOptions.declaring"
 DECLARATIONS = [
     PlantedFault(
         "a declaration undoes what an operator changed",
@@ -495,7 +495,7 @@ DECLARATIONS = [
     PlantedFault(
         "a reset gives the defaults",
         "towpath.engine.options",
-        "InForce.base",
+        "StoredOptions.base",
         'self.declared or b"{}"',
         'b"{}"',
     ),

@@ -1,4 +1,4 @@
-"""Workers that tell that they live: engine and oracle agree, and planted faults are found."""
+"""The registry of live workers: engine and oracle agree, and planted faults are found."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from tests.faults.planting import PlantedFault, planted
 from tests.model.keyspace import ModelTarget
 from tests.model.mutants import Mutant
 from tests.model.runs import program_of
-from tests.model.worker_registry import BOUNDS, run_living
+from tests.model.worker_registry import BOUNDS, run_programs
 from towpath.embedded import EmbeddedServer, ServerConnection
 from towpath.engine import worker_registry
 
@@ -20,7 +20,7 @@ SEED = 5
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a short program reaches."""
-    monkeypatch.setattr(worker_registry, "WORKERS_MOST", BOUNDS.known)
+    monkeypatch.setattr(worker_registry, "WORKERS_MOST", BOUNDS.stored)
     monkeypatch.setattr(worker_registry, "SHOWN_MOST", BOUNDS.listed)
     monkeypatch.setattr(worker_registry, "QUEUES_SHOWN", BOUNDS.queues)
     monkeypatch.setattr(worker_registry, "JOBS_SHOWN", BOUNDS.jobs)
@@ -33,7 +33,7 @@ def connection(server: EmbeddedServer) -> Iterator[ServerConnection]:
 
 
 def test_engine_and_oracle_agree(server: EmbeddedServer, connection: ServerConnection) -> None:
-    run_living(ModelTarget(server.url, server.address, connection), programs=PROGRAMS, seed=SEED)
+    run_programs(ModelTarget(server.url, server.address, connection), programs=PROGRAMS, seed=SEED)
 
 
 _FORGET = "redis.call('HDEL', TOLD, name)"
@@ -42,48 +42,59 @@ _LISTED = "'(' .. int(now), '+inf', 'LIMIT', 0, most)"
 
 MUTANTS = [
     Mutant(
-        "who is silent is listed for ever", ("living", _LISTED, _LISTED.replace("int(now)", "0"))
+        "a silent worker is listed for ever",
+        ("list_workers", _LISTED, _LISTED.replace("int(now)", "0")),
     ),
-    Mutant("listed 1 ms too long", ("living", _LISTED, _LISTED.replace("'('", "''"))),
-    Mutant("silent 1 ms too early", ("alive", _UNTIL, _UNTIL.replace("lasts", "lasts - 1"))),
+    Mutant("listed 1 ms too long", ("list_workers", _LISTED, _LISTED.replace("'('", "''"))),
     Mutant(
-        "one that tells again is not alive for longer",
-        ("alive", _UNTIL, "redis.call('ZADD', LIVING, 'NX', now + lasts, worker)"),
+        "silent 1 ms too early",
+        ("report_worker", _UNTIL, _UNTIL.replace("lasts", "lasts - 1")),
+    ),
+    Mutant(
+        "a worker that reports again is not alive for longer",
+        ("report_worker", _UNTIL, "redis.call('ZADD', LIVING, 'NX', now + lasts, worker)"),
     ),
     Mutant(
         "every worker lasts as long",
-        ("alive", _UNTIL, _UNTIL.replace("lasts", "25000")),
+        ("report_worker", _UNTIL, _UNTIL.replace("lasts", "25000")),
     ),
     Mutant(
-        "who has ended stays until it was silent",
-        ("gone", "redis.call('ZREM', LIVING, worker)", "redis.call('ZREM', LIVING, '')"),
-        ("gone", "redis.call('HDEL', TOLD, worker)", ""),
+        "a worker that has ended stays until it is silent",
+        ("remove_worker", "redis.call('ZREM', LIVING, worker)", "redis.call('ZREM', LIVING, '')"),
+        ("remove_worker", "redis.call('HDEL', TOLD, worker)", ""),
     ),
     Mutant(
-        "what an ended worker said stays", ("gone", "redis.call('HDEL', TOLD, worker)\n", "")
+        "the report of an ended worker stays",
+        ("remove_worker", "redis.call('HDEL', TOLD, worker)\n", ""),
     ),
-    Mutant("what a silent worker said stays", ("alive", _FORGET, "")),
+    Mutant("the report of a silent worker stays", ("report_worker", _FORGET, "")),
     Mutant(
-        "any number of workers is known", ("alive", "count - #silent >= most", "false")
-    ),
-    Mutant("the silent take room", ("alive", "count - #silent >= most", "count >= most")),
-    Mutant(
-        "one that is known is refused where there are enough",
-        ("alive", "not known and count", "count"),
-    ),
-    Mutant("one worker more than the bound", ("alive", "#silent >= most", "#silent > most")),
-    Mutant(
-        "any number is listed", ("living", _LISTED, "'(' .. int(now), '+inf')")
-    ),
-    Mutant("a worker is there since its report", ("alive", "now - age", "now")),
-    Mutant("a worker began after its report", ("alive", "now - age", "now + age")),
-    Mutant(
-        "what a worker said first is shown for ever",
-        ("alive", "redis.call('HSET', TOLD, worker,", "redis.call('HSETNX', TOLD, worker,"),
+        "any number of workers is stored", ("report_worker", "count - #silent >= most", "false")
     ),
     Mutant(
-        "what another worker said is shown",
-        ("living", "reports[i] or ''", "reports[#names + 1 - i] or ''"),
+        "silent workers count toward the bound",
+        ("report_worker", "count - #silent >= most", "count >= most"),
+    ),
+    Mutant(
+        "a known worker is refused at the bound",
+        ("report_worker", "not known and count", "count"),
+    ),
+    Mutant(
+        "one worker more than the bound",
+        ("report_worker", "#silent >= most", "#silent > most"),
+    ),
+    Mutant(
+        "any number is listed", ("list_workers", _LISTED, "'(' .. int(now), '+inf')")
+    ),
+    Mutant("a worker began with its report", ("report_worker", "now - age", "now")),
+    Mutant("a worker began after its report", ("report_worker", "now - age", "now + age")),
+    Mutant(
+        "the first report of a worker is shown for ever",
+        ("report_worker", "redis.call('HSET', TOLD, worker,", "redis.call('HSETNX', TOLD, worker,"),
+    ),
+    Mutant(
+        "the report of another worker is shown",
+        ("list_workers", "reports[i] or ''", "reports[#names + 1 - i] or ''"),
     ),
 ]  # fmt: skip
 
@@ -94,33 +105,33 @@ def test_a_planted_fault_of_a_script_is_found(
 ) -> None:
     target = ModelTarget(server.url, server.address, connection, mutant.scripts())
     with pytest.raises(AssertionError) as failure:
-        run_living(target, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
-    assert "tell(" in program_of(failure.value)
+        run_programs(target, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
+    assert "report(" in program_of(failure.value)
 
 
-_TELLING = "towpath.engine.worker_registry", "Workers.tell"
-TOLD_TOO_MUCH = [
+_REPORTING = "towpath.engine.worker_registry", "Workers.report"
+FAULTS_IN_REPORTS = [
     PlantedFault(
-        "a worker tells all of its queues",
-        *_TELLING,
-        "doing.queues)[:QUEUES_SHOWN]",
-        "doing.queues)[:]",
+        "a worker reports all of its queues",
+        *_REPORTING,
+        "report.queues)[:QUEUES_SHOWN]",
+        "report.queues)[:]",
     ),
-    PlantedFault("a worker tells all that it runs", *_TELLING, "[:JOBS_SHOWN]", "[:]"),
+    PlantedFault("a worker reports all the jobs that it runs", *_REPORTING, "[:JOBS_SHOWN]", "[:]"),
     PlantedFault(
-        "the jobs that began last are told",
-        *_TELLING,
+        "the jobs that began last are reported",
+        *_REPORTING,
         "key=lambda job: job.since_ms",
         "key=lambda job: -job.since_ms",
     ),
 ]
 
 
-@pytest.mark.parametrize("fault", TOLD_TOO_MUCH, ids=str)
+@pytest.mark.parametrize("fault", FAULTS_IN_REPORTS, ids=str)
 def test_a_planted_fault_of_a_heartbeat_is_found(
     fault: PlantedFault, server: EmbeddedServer, connection: ServerConnection
 ) -> None:
     target = ModelTarget(server.url, server.address, connection)
     with planted(fault), pytest.raises(AssertionError) as failure:
-        run_living(target, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
-    assert "tell(" in program_of(failure.value)
+        run_programs(target, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
+    assert "report(" in program_of(failure.value)

@@ -1,4 +1,4 @@
-"""Workers that tell that they live: random programs, run by the engine and by the oracle."""
+"""The registry of live workers: random programs, run by the engine and by the oracle."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tests.model.keyspace import ModelTarget
 from tests.model.plain_engine import START
 from tests.model.runs import chosen_settings
 from tests.model.worker_registry_oracle import (
+    ExpectedReport,
     ListedWorker,
-    LivingBounds,
-    LivingOracle,
-    WorkerReport,
+    RegistryBounds,
+    RegistryOracle,
 )
 from towpath.clock import ManualClock, milliseconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import job_ref
-from towpath.engine.worker_registry import Doing, LivingWorker, RunningJob
+from towpath.engine.worker_registry import LiveWorker, RunningJob, WorkerReport
 
-BOUNDS = LivingBounds(known=4, listed=3, queues=2, jobs=2)
+BOUNDS = RegistryBounds(stored=4, listed=3, queues=2, jobs=2)
 KEYS = ("towpath:{workers}:living", "towpath:{workers}:told")
 QUEUE = "mails"
 AGES = (0, 1, 60_000)
 LASTS = (10_000, 25_000)
 
 names = st.sampled_from(["9", "10", "{x}:ü", "anna", "berta", "carla"])
-said = st.builds(
-    WorkerReport,
+reports = st.builds(
+    ExpectedReport,
     host=st.sampled_from(["build-3", "ü host"]),
     queues=st.lists(st.sampled_from("dcba"), max_size=4, unique=True).map(tuple),
     jobs=st.lists(st.tuples(st.sampled_from(["m-1", "m-2", "9"]), st.integers(1, 5)), max_size=4)
@@ -42,15 +42,15 @@ said = st.builds(
 )  # fmt: skip
 
 
-class LivingAgainstOracle(RuleBasedStateMachine):
-    """Whoever tells, withdraws and is silent: engine and oracle list the same workers."""
+class RegistryAgainstOracle(RuleBasedStateMachine):
+    """Workers report, leave and fall silent: engine and oracle list the same workers."""
 
     target: ClassVar[ModelTarget]
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock(START)
-        self.oracle = LivingOracle(BOUNDS, self.now)
+        self.oracle = RegistryOracle(BOUNDS, self.now)
         self._runner, self._open = asyncio.Runner(), AsyncExitStack()
         self.target.connection.ask("DEL", *KEYS)
         engine = Engine(self.target.url, clock=self.clock, scripts=self.target.scripts)
@@ -63,25 +63,25 @@ class LivingAgainstOracle(RuleBasedStateMachine):
     def run(self, work: Any) -> Any:
         return self._runner.get_loop().run_until_complete(work)
 
-    @rule(name=names, said=said, age=st.sampled_from(AGES), lasts=st.sampled_from(LASTS))
-    def tell(self, name: str, said: WorkerReport, age: int, lasts: int) -> None:
-        expected = self.oracle.tell(name, said, age, lasts)
-        work = self.engine.workers.tell(
-            name, _doing(said), age=milliseconds(age), lasts=milliseconds(lasts)
+    @rule(name=names, given=reports, age=st.sampled_from(AGES), lasts=st.sampled_from(LASTS))
+    def report(self, name: str, given: ExpectedReport, age: int, lasts: int) -> None:
+        expected = self.oracle.report(name, given, age, lasts)
+        work = self.engine.workers.report(
+            name, _as_report(given), age=milliseconds(age), lasts=milliseconds(lasts)
         )
         found = self.run(work)
-        assert found == expected, f"tell {name}: engine {found}, oracle {expected}"
+        assert found == expected, f"report of {name}: engine {found}, oracle {expected}"
         self.agree()
 
     @rule(names=st.lists(names, min_size=3, max_size=6))
-    def many_tell(self, names: list[str]) -> None:
+    def many_as_report(self, names: list[str]) -> None:
         for name in names:
-            self.tell(name, WorkerReport("build-3", ("a",), ()), 0, LASTS[-1])
+            self.report(name, ExpectedReport("build-3", ("a",), ()), 0, LASTS[-1])
 
     @rule(name=names)
-    def withdraw(self, name: str) -> None:
-        self.oracle.gone(name)
-        self.run(self.engine.workers.gone(name))
+    def leave(self, name: str) -> None:
+        self.oracle.remove(name)
+        self.run(self.engine.workers.remove(name))
         self.agree()
 
     @rule(ms=st.sampled_from([1, 5_000, 25_000]))
@@ -92,7 +92,7 @@ class LivingAgainstOracle(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 3), off=st.sampled_from([0, -1, 1]))
     def silence(self, which: int, off: int) -> None:
-        """To the moment at which one of them has been silent for too long, or beside it."""
+        """Advance to the moment at which one of them has been silent for too long, or 1 ms off."""
         moments = sorted(self.oracle.until[name] for name in self.oracle.alive())
         if moments:
             self.time(max(0, moments[which % len(moments)] + off - self.now))
@@ -101,10 +101,10 @@ class LivingAgainstOracle(RuleBasedStateMachine):
         found = [_listed(worker) for worker in self.run(self.engine.workers.list())]
         wanted = self.oracle.list()
         assert found == wanted, f"engine {found}, oracle {wanted}"
-        known, told = (self.target.connection.ask(*command) for command in _COUNTED)
-        assert known == told, f"{known} workers are known, and {told} have said something"
-        assert isinstance(known, int)
-        assert known <= BOUNDS.known, f"{known} workers are known"
+        stored, reports = (self.target.connection.ask(*command) for command in _COUNTED)
+        assert stored == reports, f"{stored} workers are stored, with {reports} reports"
+        assert isinstance(stored, int)
+        assert stored <= BOUNDS.stored, f"{stored} workers are stored"
 
     def teardown(self) -> None:
         try:
@@ -117,22 +117,23 @@ class LivingAgainstOracle(RuleBasedStateMachine):
 _COUNTED = (("ZCARD", KEYS[0]), ("HLEN", KEYS[1]))
 
 
-def _doing(said: WorkerReport) -> Doing:
-    return Doing(
-        host=said.host, pid=7, queues=said.queues, serving=len(said.queues), slots=4,
-        running=len(said.jobs), jobs=[RunningJob(job_ref(QUEUE, id), at) for id, at in said.jobs],
+def _as_report(expected: ExpectedReport) -> WorkerReport:
+    return WorkerReport(
+        host=expected.host, pid=7, queues=expected.queues, serving=len(expected.queues), slots=4,
+        running=len(expected.jobs),
+        jobs=[RunningJob(job_ref(QUEUE, id), at) for id, at in expected.jobs],
     )  # fmt: skip
 
 
-def _listed(worker: LivingWorker) -> ListedWorker:
-    doing = worker.doing
-    jobs = tuple((str(job.job.id), job.since_ms) for job in doing.jobs)
-    said = WorkerReport(doing.host, tuple(doing.queues), jobs)
+def _listed(worker: LiveWorker) -> ListedWorker:
+    report = worker.report
+    jobs = tuple((str(job.job.id), job.since_ms) for job in report.jobs)
+    shown = ExpectedReport(report.host, tuple(report.queues), jobs)
     since = int(worker.since.timestamp() * 1000)
-    return ListedWorker(worker.name, since, said, doing.serving, doing.running)
+    return ListedWorker(worker.name, since, shown, report.serving, report.running)
 
 
-def run_living(
+def run_programs(
     target: ModelTarget,
     *,
     programs: int,
@@ -141,10 +142,10 @@ def run_living(
 ) -> None:
     """Run that many random programs; raise what the first one fails with."""
 
-    class Program(LivingAgainstOracle):
+    class Program(RegistryAgainstOracle):
         pass
 
     Program.target = target
-    Program.__name__ = LivingAgainstOracle.__name__
+    Program.__name__ = RegistryAgainstOracle.__name__
     chosen = chosen_settings(programs, phases)
     run_state_machine_as_test(hypothesis.seed(seed)(Program), settings=chosen)

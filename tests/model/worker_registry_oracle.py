@@ -1,4 +1,4 @@
-"""Who is listed as alive, as it must be. Nothing here comes from towpath."""
+"""The workers that must be listed as alive. Nothing here comes from towpath."""
 
 from __future__ import annotations
 
@@ -6,65 +6,67 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class WorkerReport:
-    """What a worker says of itself."""
+class ExpectedReport:
+    """What a worker reports about itself."""
 
     host: str
     queues: tuple[str, ...]
     jobs: tuple[tuple[str, int], ...]
-    """What it runs: ids, and since when."""
+    """The jobs that it runs: their ids, and since when."""
 
 
 @dataclass(frozen=True)
 class ListedWorker:
-    """A worker as it is listed."""
+    """A worker as the list shows it."""
 
     name: str
     since: int
-    said: WorkerReport
+    report: ExpectedReport
     serving: int
     running: int
 
 
 @dataclass
-class LivingBounds:
-    """How many there may be of what."""
+class RegistryBounds:
+    """How many workers may be stored and listed, and how many queues and jobs a report has."""
 
-    known: int
+    stored: int
     listed: int
     queues: int
     jobs: int
 
 
 @dataclass
-class LivingOracle:
+class RegistryOracle:
     """The workers of a deployment."""
 
-    bounds: LivingBounds
+    bounds: RegistryBounds
     now: int
     until: dict[str, int] = field(default_factory=dict[str, int])
-    """Worker -> when it will have been silent for too long."""
+    """Worker -> the moment from which it counts as silent."""
     shown: dict[str, ListedWorker] = field(default_factory=dict[str, ListedWorker])
 
     def alive(self) -> list[str]:
-        """In the order in which they will be silent for too long."""
-        lasting = [name for name, until in self.until.items() if until > self.now]
-        return sorted(lasting, key=lambda name: (self.until[name], name))
+        """The live workers, in the order in which they will count as silent."""
+        alive = [name for name, until in self.until.items() if until > self.now]
+        return sorted(alive, key=lambda name: (self.until[name], name))
 
-    def tell(self, name: str, said: WorkerReport, age: int, lasts: int) -> bool:
+    def report(self, name: str, given: ExpectedReport, age: int, lasts: int) -> bool:
         alive = self.alive()
-        if name not in alive and len(alive) >= self.bounds.known:
+        if name not in alive and len(alive) >= self.bounds.stored:
             return False
-        queues = tuple(sorted(said.queues)[: self.bounds.queues])
-        jobs = tuple(sorted(said.jobs, key=lambda job: job[1])[: self.bounds.jobs])
-        few = WorkerReport(said.host, queues, jobs)
+        queues = tuple(sorted(given.queues)[: self.bounds.queues])
+        jobs = tuple(sorted(given.jobs, key=lambda job: job[1])[: self.bounds.jobs])
+        stored = ExpectedReport(given.host, queues, jobs)
         self.until[name] = self.now + lasts
-        self.shown[name] = ListedWorker(name, self.now - age, few, len(said.queues), len(said.jobs))
+        self.shown[name] = ListedWorker(
+            name, self.now - age, stored, len(given.queues), len(given.jobs)
+        )
         return True
 
-    def gone(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         self.until.pop(name, None)
 
     def list(self) -> list[ListedWorker]:
-        """By name."""
+        """The live workers that the list shows, by name."""
         return [self.shown[name] for name in sorted(self.alive()[: self.bounds.listed])]

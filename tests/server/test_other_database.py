@@ -54,7 +54,7 @@ async def working(app: Towpath, queue: str) -> AsyncGenerator[None]:
             async def is_listed() -> bool:
                 listed = await app.engine.workers.list()
                 return any(
-                    queue in living.doing.recorded and living.doing.ledger for living in listed
+                    queue in living.report.recorded and living.report.ledger for living in listed
                 )
 
             await eventually_async(is_listed)
@@ -113,10 +113,10 @@ async def test_a_server_with_the_database_of_the_workers_says_nothing(
     (app, handler), client = invoices(running, running.database, queue), running.client()
     async with working(app, queue):
         [mine] = [
-            living for living in await app.engine.workers.list() if queue in living.doing.queues
+            living for living in await app.engine.workers.list() if queue in living.report.queues
         ]
         async with Ledger(running.database) as ledger:
-            assert (mine.doing.ledger, mine.doing.recorded) == (await ledger.identity(), [queue])
+            assert (mine.report.ledger, mine.report.recorded) == (await ledger.identity(), [queue])
         await handler.submit({"amount": 12}, id="i-7", delay=hours(1))
         found = await asyncio.to_thread(client.get, "/api/v1/doctor")
         assert of_ledger(found.json()["findings"], queue) == []

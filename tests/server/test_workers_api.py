@@ -5,19 +5,19 @@ import asyncio
 from tests.server.serving import Api, RunningServer, problem
 from towpath.engine.engine import Engine
 from towpath.engine.model import job_ref
-from towpath.engine.worker_registry import BlockedLoop, Doing, HandlerReport, RunningJob
+from towpath.engine.worker_registry import BlockedLoop, HandlerReport, RunningJob, WorkerReport
 
 
 def told(running: RunningServer, name: str, queue: str) -> None:
     async def tell() -> None:
-        doing = Doing(
+        report = WorkerReport(
             host="build-3", pid=7, queues=[queue, "elsewhere"], serving=2, slots=4, running=1,
             jobs=[RunningJob(job_ref(queue, "m-1"), 1_767_225_600_000)],
             blocked=BlockedLoop(12.5, "send", job_ref(queue, "m-1")), release="1.2", handling=2,
             handlers=[HandlerReport(queue, "send", "1f"), HandlerReport("elsewhere", None)],
         )  # fmt: skip
         async with Engine(f"unix://{running.store}") as engine:
-            await engine.workers.tell(name, doing)
+            await engine.workers.report(name, report)
 
     asyncio.run(tell())
 

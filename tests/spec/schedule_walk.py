@@ -201,9 +201,11 @@ class ScheduleWalk:
     async def hear_in_between(self) -> None:
         """A process that learns that a change has begun also learns that it is done."""
         index, change = self.engine.schedule_index(), f"change-{self.random.random()}"
-        await index.run("changing", queue=REVIEWS, change=change, more=0, most=0)
+        await index.run("begin_schedule_change", queue=REVIEWS, change=change, more=0, most=0)
         begun = await self.engine.schedules.changes(self.heard)
-        await index.run("changed", queue=REVIEWS, change=change, count=-1, news=f"{change}-done")
+        await index.run(
+            "end_schedule_change", queue=REVIEWS, change=change, count=-1, news=f"{change}-done"
+        )
         assert (await self.engine.schedules.changes(begun.last)).queues is not None
 
     async def _version(self, name: str) -> str:

@@ -44,10 +44,12 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "what was removed goes on from its last firing": (
         "delete_schedule", "redis.call('HDEL', RECURRING, name)", "",
     ),
-    "the index keeps a queue that has none": ("changed", "redis.call('HDEL', INDEX, queue)", ""),
-    "the index never says done": ("changed", "'done ' .. change", "'begun ' .. change"),
+    "the index keeps a queue that has none": (
+        "end_schedule_change", "redis.call('HDEL', INDEX, queue)", "",
+    ),
+    "the index never says done": ("end_schedule_change", "'done ' .. change", "'begun ' .. change"),
     "the index does not tell of changes": (
-        "changed", "redis.call('HSET', INDEX, '*', news)", "",
+        "end_schedule_change", "redis.call('HSET', INDEX, '*', news)", "",
     ),
 }  # fmt: skip
 

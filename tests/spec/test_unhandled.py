@@ -11,7 +11,7 @@ from towpath.engine.explain import Why
 from towpath.engine.model import JobRef, Lease, Release
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.states import State
-from towpath.engine.worker_registry import Doing, HandlerReport
+from towpath.engine.worker_registry import HandlerReport, WorkerReport
 
 NOBODY = "HandlerNotFound"
 
@@ -140,11 +140,11 @@ class TestTheLaneOfAnUnhandledJob:
         assert [id for id in await run_all(engine) if id != "other"] == ["first", "second"]
 
 
-def serving(*handlers: HandlerReport) -> Doing:
+def serving(*handlers: HandlerReport) -> WorkerReport:
     """A worker of the queue that has these handlers, and leaves other jobs to other workers for
     five minutes.
     """
-    return Doing(
+    return WorkerReport(
         host="build-3", pid=7, queues=[REVIEWS], serving=1, slots=10, running=0, jobs=[],
         handlers=handlers, handling=len(handlers), unhandled_for_ms=300_000,
     )  # fmt: skip
@@ -157,7 +157,7 @@ class TestExplainingAnUnhandledJob:
         await engine.submit(REVIEWS, b"", headers={"handler": "shred"})
         lease = await claim_one(engine)
         await engine.release(lease, delay=seconds(4), unhandled=NOBODY)
-        await engine.workers.tell("anna", serving(HandlerReport(REVIEWS, "print", "1")))
+        await engine.workers.report("anna", serving(HandlerReport(REVIEWS, "print", "1")))
         explained = await engine.inspect.explain(lease.job)
         assert explained.why is Why.NO_HANDLER
         told = [lease.claimed_at, clock.now + seconds(4), clock.now + minutes(5), "shred", "print"]

@@ -19,13 +19,15 @@ from towpath.engine.worker_registry import (
     QUEUES_SHOWN,
     SILENT_AFTER,
     BlockedLoop,
-    Doing,
     HandlerReport,
     RunningJob,
+    WorkerReport,
     find_records_elsewhere,
 )
 
-DOING = Doing(host="build-3", pid=7, queues=["mails"], serving=1, slots=10, running=0, jobs=[])
+REPORT = WorkerReport(
+    host="build-3", pid=7, queues=["mails"], serving=1, slots=10, running=0, jobs=[]
+)
 
 
 async def names(engine: Engine) -> list[str]:
@@ -36,30 +38,30 @@ class TestALiveWorker:
     async def test_is_listed_with_what_it_reports(self, engine: Engine, clock: ManualClock) -> None:
         runs = RunningJob(job_ref("mails", "m-1"), 1_767_225_600_000)
         blocked = BlockedLoop(3.5, "send", runs.job)
-        doing = msgspec.structs.replace(DOING, running=1, jobs=[runs], blocked=blocked)
-        assert await engine.workers.tell("anna", doing)
+        report = msgspec.structs.replace(REPORT, running=1, jobs=[runs], blocked=blocked)
+        assert await engine.workers.report("anna", report)
         [found] = await engine.workers.list()
-        assert (found.name, found.since, found.doing) == ("anna", clock.now, doing)
-        assert str(found.doing.jobs[0].job) == "mails/m-1"
+        assert (found.name, found.since, found.report) == ("anna", clock.now, report)
+        assert str(found.report.jobs[0].job) == "mails/m-1"
 
     async def test_is_removed_when_it_deregisters(
         self, engine: Engine, other_engine: Engine
     ) -> None:
         for name in ("berta", "anna"):
-            await engine.workers.tell(name, DOING)
+            await engine.workers.report(name, REPORT)
         assert await names(other_engine) == ["anna", "berta"]
-        await engine.workers.gone("anna")
+        await engine.workers.remove("anna")
         assert await names(other_engine) == ["berta"]
 
     async def test_is_removed_when_it_is_silent(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
-        await engine.workers.tell("anna", DOING)
+        await engine.workers.report("anna", REPORT)
         clock.advance(SILENT_AFTER - milliseconds(1))
         assert await names(engine) == ["anna"]
         clock.advance(milliseconds(1))
         assert await names(engine) == []
-        await engine.workers.tell("berta", DOING)
+        await engine.workers.report("berta", REPORT)
         assert deployment.ask("HKEYS", "towpath:{workers}:told") == [b"berta"]
         assert deployment.ask("ZCARD", "towpath:{workers}:living") == 1
 
@@ -70,7 +72,7 @@ class TestALiveWorker:
         began = clock.now
 
         async def since(age: Duration) -> datetime:
-            await engine.workers.tell("anna", DOING, age=age)
+            await engine.workers.report("anna", REPORT, age=age)
             [found] = await engine.workers.list()
             return found.since
 
@@ -85,29 +87,29 @@ class TestALiveWorker:
     async def test_of_an_earlier_release_is_listed(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        await engine.workers.tell("anna", DOING)
+        await engine.workers.report("anna", REPORT)
         older = b'7 {"host":"a","pid":7,"queues":[],"serving":0,"slots":1,"running":0,"jobs":[]}'
         deployment.ask("HSET", "towpath:{workers}:told", "anna", older)
         [found] = await engine.workers.list()
-        assert (found.since, found.doing.blocked) == (instant(7), None)
+        assert (found.since, found.report.blocked) == (instant(7), None)
 
     async def test_truncates_a_report_that_is_too_long(self, engine: Engine) -> None:
         queues = [f"q-{n:03}" for n in range(500)]
         jobs = [RunningJob(job_ref("mails", f"m-{n}"), 1000 - n) for n in range(300)]
-        many = msgspec.structs.replace(DOING, queues=queues, serving=500, running=300, jobs=jobs)
-        await engine.workers.tell("anna", many)
+        many = msgspec.structs.replace(REPORT, queues=queues, serving=500, running=300, jobs=jobs)
+        await engine.workers.report("anna", many)
         [found] = await engine.workers.list()
-        assert list(found.doing.queues) == queues[:QUEUES_SHOWN]
-        assert [job.job.id for job in found.doing.jobs] == [
+        assert list(found.report.queues) == queues[:QUEUES_SHOWN]
+        assert [job.job.id for job in found.report.jobs] == [
             f"m-{299 - n}" for n in range(JOBS_SHOWN)
         ]
-        assert (found.doing.serving, found.doing.running) == (500, 300)
+        assert (found.report.serving, found.report.running) == (500, 300)
 
     async def test_is_not_listed_beyond_the_limit_of_workers(
         self, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(worker_registry, "WORKERS_MOST", 2)
-        assert [await engine.workers.tell(name, DOING) for name in "aabc"] == [
+        assert [await engine.workers.report(name, REPORT) for name in "aabc"] == [
             True,
             True,
             True,
@@ -118,8 +120,8 @@ class TestALiveWorker:
     async def test_of_a_newer_release_is_left_out(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        await engine.workers.tell("anna", DOING)
-        await engine.workers.tell("newer", DOING)
+        await engine.workers.report("anna", REPORT)
+        await engine.workers.report("newer", REPORT)
         deployment.ask("HSET", "towpath:{workers}:told", "newer", "1 {}")
         assert await names(engine) == ["anna"]
 
@@ -127,14 +129,14 @@ class TestALiveWorker:
 async def test_records_in_another_database_are_found_by_queue(engine: Engine) -> None:
     many = [f"q-{n:03}" for n in range(QUEUES_SHOWN + 10)]
     told = {
-        "anna": msgspec.structs.replace(DOING, ledger="a", recorded=["mails", "prints"]),
-        "berta": msgspec.structs.replace(DOING, ledger="b", recorded=["mails"]),
-        "carla": msgspec.structs.replace(DOING, ledger=None, recorded=["mails"]),
-        "dora": msgspec.structs.replace(DOING, ledger="b"),
-        "emma": msgspec.structs.replace(DOING, ledger="c", recorded=many),
+        "anna": msgspec.structs.replace(REPORT, ledger="a", recorded=["mails", "prints"]),
+        "berta": msgspec.structs.replace(REPORT, ledger="b", recorded=["mails"]),
+        "carla": msgspec.structs.replace(REPORT, ledger=None, recorded=["mails"]),
+        "dora": msgspec.structs.replace(REPORT, ledger="b"),
+        "emma": msgspec.structs.replace(REPORT, ledger="c", recorded=many),
     }
-    for name, doing in told.items():
-        await engine.workers.tell(name, doing)
+    for name, report in told.items():
+        await engine.workers.report(name, report)
     listed = await engine.workers.list()
     found = find_records_elsewhere(listed, "c")
     assert found == {"mails": ["anna", "berta"], "prints": ["anna"]}
@@ -142,44 +144,44 @@ async def test_records_in_another_database_are_found_by_queue(engine: Engine) ->
     assert len(find_records_elsewhere(listed[4:], "a")) == QUEUES_SHOWN
 
 
-def handling(*handlers: HandlerReport, **more: Any) -> Doing:
+def handling(*handlers: HandlerReport, **more: Any) -> WorkerReport:
     about: dict[str, Any] = {"handlers": handlers, "handling": len(handlers)} | more
-    return msgspec.structs.replace(DOING, **about)
+    return msgspec.structs.replace(REPORT, **about)
 
 
 class TestTheHandlersOfAWorker:
     async def test_are_listed_with_its_release(self, engine: Engine) -> None:
-        doing = handling(HandlerReport("mails", None), HandlerReport("mails", "a", "1f"))
-        await engine.workers.tell("anna", msgspec.structs.replace(doing, release="1.2"))
+        report = handling(HandlerReport("mails", None), HandlerReport("mails", "a", "1f"))
+        await engine.workers.report("anna", msgspec.structs.replace(report, release="1.2"))
         [found] = await engine.workers.list()
-        assert list(found.doing.handlers or ()) == list(doing.handlers or ())
-        assert (found.doing.release, found.doing.handling) == ("1.2", 2)
+        assert list(found.report.handlers or ()) == list(report.handlers or ())
+        assert (found.report.release, found.report.handling) == ("1.2", 2)
 
     async def test_are_limited_in_number_and_counted(self, engine: Engine) -> None:
         many = [HandlerReport("mails", f"h{n:04}") for n in range(HANDLERS_SHOWN + 1)]
-        await engine.workers.tell("anna", handling(*many))
+        await engine.workers.report("anna", handling(*many))
         [found] = await engine.workers.list()
-        assert list(found.doing.handlers or ()) == many[:HANDLERS_SHOWN]
-        assert found.doing.may_handle("mails", many[-1].name)
-        assert found.doing.may_handle("other", None)
+        assert list(found.report.handlers or ()) == many[:HANDLERS_SHOWN]
+        assert found.report.may_handle("mails", many[-1].name)
+        assert found.report.may_handle("other", None)
 
     def test_are_found_by_queue_and_name(self) -> None:
-        doing = handling(HandlerReport("mails", None, "1f"), HandlerReport("mails", "a"))
-        assert doing.may_handle("mails", None)
-        assert doing.may_handle("mails", "a")
-        assert not doing.may_handle("mails", "b")
-        assert not doing.may_handle("other", None)
+        report = handling(HandlerReport("mails", None, "1f"), HandlerReport("mails", "a"))
+        assert report.may_handle("mails", None)
+        assert report.may_handle("mails", "a")
+        assert not report.may_handle("mails", "b")
+        assert not report.may_handle("other", None)
 
     def test_are_found_by_another_digest_of_the_payload(self) -> None:
-        doing = handling(HandlerReport("mails", None, "1f"))
-        assert doing.may_handle("mails", None, but="2a")
-        assert not doing.may_handle("mails", None, but="1f")
+        report = handling(HandlerReport("mails", None, "1f"))
+        assert report.may_handle("mails", None, but="2a")
+        assert not report.may_handle("mails", None, but="1f")
 
     def test_of_an_earlier_release_may_be_any_handler_of_its_queues(self) -> None:
-        assert DOING.may_handle("mails", "a")
-        assert DOING.may_handle("mails", "a", but="1f")
-        assert not DOING.may_handle("other", "a")
-        assert msgspec.structs.replace(DOING, serving=51).may_handle("other", "a")
+        assert REPORT.may_handle("mails", "a")
+        assert REPORT.may_handle("mails", "a", but="1f")
+        assert not REPORT.may_handle("other", "a")
+        assert msgspec.structs.replace(REPORT, serving=51).may_handle("other", "a")
 
 
 class TestASurveyOfWorkers:
@@ -187,7 +189,7 @@ class TestASurveyOfWorkers:
         self, engine: Engine, deployment: Deployment
     ) -> None:
         for name in ("anna", "berta"):
-            await engine.workers.tell(name, handling())
+            await engine.workers.report(name, handling())
         survey = await engine.workers.survey()
         assert ([worker.name for worker in survey.workers], survey.is_complete) == (
             ["anna", "berta"],
@@ -200,7 +202,7 @@ class TestASurveyOfWorkers:
         assert survey.may_handle("mails", None, besides="anna")
 
     async def test_does_not_count_the_worker_that_asks(self, engine: Engine) -> None:
-        await engine.workers.tell("anna", handling(HandlerReport("mails", None)))
+        await engine.workers.report("anna", handling(HandlerReport("mails", None)))
         survey = await engine.workers.survey()
         assert survey.may_handle("mails", None, besides="berta")
         assert not survey.may_handle("mails", None, besides="anna")

@@ -18,7 +18,7 @@ from towpath.clock import milliseconds, steady
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
-from towpath.engine.worker_registry import BlockedLoop, LivingWorker
+from towpath.engine.worker_registry import BlockedLoop, LiveWorker
 from towpath.errors import ServerUnreachable
 from towpath.worker import registration
 
@@ -29,15 +29,15 @@ IMPORTED = datetime.now(UTC)
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets workers report often."""
-    monkeypatch.setattr(registration, "TELL_EVERY", milliseconds(50))
+    monkeypatch.setattr(registration, "REPORT_EVERY", milliseconds(50))
     monkeypatch.setattr(registration, "BLOCKED_EVERY", milliseconds(50))
 
 
-def listed(url: str, fact: Callable[[LivingWorker], object]) -> LivingWorker:
+def listed(url: str, fact: Callable[[LiveWorker], object]) -> LiveWorker:
     """Returns the worker as another process lists it, once *fact* holds. Blocks the caller's
     loop.
     """
-    found: list[LivingWorker] = []
+    found: list[LiveWorker] = []
 
     async def holds() -> bool:
         found[:] = [worker for worker in await engine.workers.list() if fact(worker)]
@@ -55,15 +55,15 @@ def listed(url: str, fact: Callable[[LivingWorker], object]) -> LivingWorker:
     return found[0]
 
 
-def blocked(worker: LivingWorker) -> BlockedLoop | None:
-    return worker.doing.blocked
+def blocked(worker: LiveWorker) -> BlockedLoop | None:
+    return worker.report.blocked
 
 
 class TestAWorkerWhoseLoopIsBlocked:
     async def test_stays_listed_with_the_seconds_the_handler_and_the_job(
         self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
-        found: list[LivingWorker] = []
+        found: list[LiveWorker] = []
 
         @app.handler("shop")
         async def patient() -> None:
@@ -76,7 +76,7 @@ class TestAWorkerWhoseLoopIsBlocked:
             # The worker reports again and again while the loop is blocked.
             found.append(listed(server.url, lambda it: later(it, first)))
 
-        def later(one: LivingWorker, other: LivingWorker) -> bool:
+        def later(one: LiveWorker, other: LiveWorker) -> bool:
             mine, theirs = blocked(one), blocked(other)
             return bool(mine and theirs and mine.seconds > theirs.seconds)
 
@@ -92,12 +92,12 @@ class TestAWorkerWhoseLoopIsBlocked:
                 await one.result(within=SOON)
             freed = await asyncio.to_thread(listed, server.url, lambda it: not blocked(it))
         for worker in found:
-            stuck = worker.doing.blocked
+            stuck = worker.report.blocked
             assert stuck is not None
             assert (worker.name, stuck.handler, stuck.job) == ("anna", "count-money", job.ref)
             assert stuck.seconds >= 1
-            assert worker.doing.running == 4
-        assert freed.doing.blocked is None
+            assert worker.report.running == 4
+        assert freed.report.blocked is None
         [line] = lines.of("loop.blocked")
         assert (line["job"], line["queue"], line["handler"]) == (job.id, "till", "count-money")
 
@@ -124,7 +124,7 @@ class TestAWorkerWhoseLoopIsBlocked:
         async def sell() -> None:
             await go_on.wait()
 
-        go_on, found = asyncio.Event(), list[LivingWorker]()
+        go_on, found = asyncio.Event(), list[LiveWorker]()
         async with working(app):
             job = await sell.submit()
             await lines.next("job.started")
@@ -132,8 +132,8 @@ class TestAWorkerWhoseLoopIsBlocked:
             go_on.set()
             await job.result(within=SOON)
         [worker] = found
-        assert worker.doing.blocked is not None
-        assert (worker.doing.blocked.job, worker.doing.blocked.handler) == (None, None)
+        assert worker.report.blocked is not None
+        assert (worker.report.blocked.job, worker.report.blocked.handler) == (None, None)
         [line] = lines.of("loop.blocked")
         assert (line["job"], line["queue"], line["handler"]) == (None, None, None)
 

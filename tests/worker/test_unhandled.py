@@ -20,7 +20,7 @@ from towpath.engine.explain import Why
 from towpath.engine.model import JobInfo, JobRef, Release, job_ref
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
-from towpath.engine.worker_registry import Doing, HandlerReport
+from towpath.engine.worker_registry import HandlerReport, WorkerReport
 from towpath.worker import unhandled
 from towpath.worker.handler import HandlerOptions
 from towpath.worker.unhandled import LONGEST, SHORTEST, SOON_PER_SECOND, UnhandledJobs
@@ -82,13 +82,13 @@ async def seen(engine: Engine, job: JobRef, *states: State) -> JobInfo:
     return found[0]
 
 
-def another(*handlers: HandlerReport, **more: Any) -> Doing:
+def another(*handlers: HandlerReport, **more: Any) -> WorkerReport:
     """What a worker reports that serves the same queue."""
     about: dict[str, Any] = {
         "host": "build-3", "pid": 7, "queues": [MAIL], "serving": 1, "slots": 10, "running": 0,
         "jobs": [], "handlers": handlers, "handling": len(handlers),
     }  # fmt: skip
-    return Doing(**about | more)
+    return WorkerReport(**about | more)
 
 
 class TestAJobWhoseHandlerIsMissing:
@@ -150,7 +150,7 @@ class TestAJobWhoseHandlerIsMissing:
         assert (await app.engine.inspect.counts(MAIL)).totals["unhandled"] == 1
 
     @pytest.mark.parametrize(
-        "doing",
+        "report",
         [
             pytest.param(another(HandlerReport(MAIL, "shred", "1f")), id="has it"),
             pytest.param(another(handlers=None), id="of an older release"),
@@ -158,22 +158,22 @@ class TestAJobWhoseHandlerIsMissing:
         ],
     )
     async def test_is_not_dead_while_a_live_worker_may_have_it(
-        self, app: Towpath, doing: Doing, monkeypatch: pytest.MonkeyPatch
+        self, app: Towpath, report: WorkerReport, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(unhandled, "SHORTEST", milliseconds(10))
         sending(app)
-        await app.engine.workers.tell("other", doing, lasts=NEVER)
+        await app.engine.workers.report("other", report, lasts=NEVER)
         async with working(app, unhandled_for=ZERO):
             job = (await app.engine.submit(MAIL, b'"ada"', headers=SHRED)).job
             await given_back(app.engine, 5)
             assert (await app.engine.inspect.job(job)).attempts <= 1
             assert (await app.engine.inspect.counts(MAIL)).dead == 0
-            await app.engine.workers.gone("other")
+            await app.engine.workers.remove("other")
             dead = await app.engine.events.ended(job, within=SOON)
         assert dead.state is State.DEAD
 
     @pytest.mark.parametrize(
-        "doing",
+        "report",
         [
             pytest.param(another(HandlerReport(MAIL, None)), id="another handler"),
             pytest.param(
@@ -183,10 +183,10 @@ class TestAJobWhoseHandlerIsMissing:
         ],
     )
     async def test_is_dead_though_others_are_alive_that_lack_it(
-        self, app: Towpath, doing: Doing
+        self, app: Towpath, report: WorkerReport
     ) -> None:
         sending(app)
-        await app.engine.workers.tell("other", doing, lasts=NEVER)
+        await app.engine.workers.report("other", report, lasts=NEVER)
         async with working(app, unhandled_for=ZERO):
             job = (await app.engine.submit(MAIL, b'"ada"', headers=SHRED)).job
             assert (await app.engine.events.ended(job, within=SOON)).state is State.DEAD
@@ -197,7 +197,7 @@ class TestAJobWhoseHandlerIsMissing:
         """Its time begins anew with each look that finds such a worker."""
         sending(app)
         other = another(HandlerReport(MAIL, "shred"))
-        await app.engine.workers.tell("other", other, lasts=NEVER)
+        await app.engine.workers.report("other", other, lasts=NEVER)
         async with working(app, unhandled_for=milliseconds(800)):
             job = (await app.engine.submit(MAIL, b'"ada"', headers=SHRED)).job
             since = [(await seen(app.engine, job, State.DELAYED)).unhandled_since]
@@ -339,7 +339,9 @@ class TestAPayloadThatDoesNotFit:
         await app.engine.queues.configure(MAIL, QueueOptions(max_attempts=1, keep=NEVER))
         printing(app, Parcel)
         printing(newer, Letter)
-        await app.engine.workers.tell("other", another(HandlerReport(MAIL, None, "x")), lasts=NEVER)
+        await app.engine.workers.report(
+            "other", another(HandlerReport(MAIL, None, "x")), lasts=NEVER
+        )
         async with working(app):
             job = (await app.engine.submit(MAIL, LETTER)).job
             await given_back(app.engine, 2)
@@ -366,11 +368,13 @@ class TestAPayloadThatDoesNotFit:
 
     async def test_is_dead_after_a_while_once_no_other_worker_is_alive(self, app: Towpath) -> None:
         printing(app, Parcel)
-        await app.engine.workers.tell("other", another(HandlerReport(MAIL, None, "x")), lasts=NEVER)
+        await app.engine.workers.report(
+            "other", another(HandlerReport(MAIL, None, "x")), lasts=NEVER
+        )
         async with working(app, unhandled_for=milliseconds(1500)):
             job = (await app.engine.submit(MAIL, LETTER)).job
             await given_back(app.engine, 1)
-            await app.engine.workers.gone("other")
+            await app.engine.workers.remove("other")
             dead = await app.engine.events.ended(job, within=SOON)
         # Not with the second delivery, which comes after a second.
         assert (await app.engine.inspect.counts(MAIL)).totals["unhandled"] == 2
@@ -378,12 +382,14 @@ class TestAPayloadThatDoesNotFit:
 
     async def test_is_left_to_others_by_a_handler_in_a_process_too(self, app: Towpath) -> None:
         app.add(MAIL, pool.sell.function, HandlerOptions(processes=1))
-        await app.engine.workers.tell("other", another(HandlerReport(MAIL, None, "x")), lasts=NEVER)
+        await app.engine.workers.report(
+            "other", another(HandlerReport(MAIL, None, "x")), lasts=NEVER
+        )
         async with working(app):
             job = (await app.engine.submit(MAIL, b'"no order"')).job
             await given_back(app.engine, 1)
             assert (await seen(app.engine, job, State.DELAYED)).attempts == 0
-            await app.engine.workers.gone("other")
+            await app.engine.workers.remove("other")
 
 
 async def both_listed(engine: Engine) -> None:
@@ -449,7 +455,7 @@ class TestARecordedJob:
             await app.engine.queues.configure(MAIL, QueueOptions(max_attempts=1))
             printing(app, Parcel, record=True)
             send = printing(newer, Letter, record=True)
-            await app.engine.workers.tell(
+            await app.engine.workers.report(
                 "other", another(HandlerReport(MAIL, None, "x")), lasts=NEVER
             )
             async with working(app):

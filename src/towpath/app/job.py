@@ -20,7 +20,7 @@ import msgspec
 
 from towpath.app.backend import Backend
 from towpath.app.jobs import AllJobs, info_of
-from towpath.clock import DurationLike, duration, seconds, spelled, steady
+from towpath.clock import DurationLike, duration, format_duration, seconds, steady
 from towpath.engine.explain import Explanation
 from towpath.engine.model import JobInfo, JobRef
 from towpath.engine.states import State
@@ -315,7 +315,7 @@ class RecordJob(Job[R], frozen=True):
         while (record := await self.record()).open:
             left = until - steady()
             if left <= 0:
-                raise StillOpen(self.ref, spelled(limit))
+                raise StillOpen(self.ref, format_duration(limit))
             if record is self._pending:
                 await asyncio.sleep(min(left, _LOOK_EVERY))
             else:

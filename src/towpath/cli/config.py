@@ -90,7 +90,7 @@ def shown_of(settings: Settings, leaf: Leaf) -> str:
 
 def shown(value: object, *, hidden: bool = False) -> str:
     """A value as in a settings file; with *hidden*, only whether there is one."""
-    from towpath.clock import Duration, spelled  # noqa: PLC0415 -- slow to import
+    from towpath.clock import Duration, format_duration  # noqa: PLC0415 -- slow to import
     from towpath.options import HIDDEN  # noqa: PLC0415 -- the same
 
     match value:
@@ -108,7 +108,7 @@ def shown(value: object, *, hidden: bool = False) -> str:
         case _ if hidden:
             return HIDDEN
         case Duration():
-            return spelled(value)
+            return format_duration(value)
         case _:
             return str(value)
 

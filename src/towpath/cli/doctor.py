@@ -80,7 +80,7 @@ async def of_ledger(session: Session, engine: Engine) -> list[Finding]:
     from towpath.engine.worker_registry import find_records_elsewhere  # noqa: PLC0415 -- slow to import
 
     workers = await engine.workers.list()
-    if not any(worker.doing.recorded for worker in workers):
+    if not any(worker.report.recorded for worker in workers):
         return []
     try:
         ledger = open_ledger(session, None)

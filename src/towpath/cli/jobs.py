@@ -263,7 +263,7 @@ async def explain(session: Session, *, job: JobArgument, queue: QueueOption = No
     Also shows how many jobs are ahead of it, and about how long it will wait.
     """
     from towpath.cli.listing import in_words, placed  # noqa: PLC0415 -- slow to import
-    from towpath.clock import timely  # noqa: PLC0415 -- slow to import
+    from towpath.clock import trim_timestamps  # noqa: PLC0415 -- slow to import
 
     async with session.jobs() as (engine, jobs):
         ref = await find_job(engine, jobs, job, queue)
@@ -272,7 +272,7 @@ async def explain(session: Session, *, job: JobArgument, queue: QueueOption = No
         fields = {"queue": ref.queue, "id": ref.id, "why": why.why, "text": why.text}
         session.out.object(fields | placed(position))
         return
-    session.out.line(f"{ref}: {timely(why.text)}")
+    session.out.line(f"{ref}: {trim_timestamps(why.text)}")
     if position is not None and why.why in _IN_LINE:
         session.out.line(in_words(position))
 

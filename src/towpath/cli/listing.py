@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from towpath.clock import readable, timely
+from towpath.clock import readable, trim_timestamps
 from towpath.console.arguments import chosen_queues
 from towpath.console.output import Output
 from towpath.engine.explain import Explanation, Position
-from towpath.engine.model import JobInfo, Said
+from towpath.engine.model import JobAttributes, JobInfo
 from towpath.engine.spelling import written
 from towpath.engine.states import State
 from towpath.errors import InvalidOption
@@ -150,7 +150,7 @@ def brief(job: JobInfo) -> dict[str, Any]:
         "unhandled_since": job.unhandled_since,
         "unhandled": job.unhandled,
         "failures": [msgspec.structs.asdict(failure) for failure in job.failures] or None,
-        **{name: _as_option(getattr(job, name)) for name in Said.__struct_fields__},
+        **{name: _as_option(getattr(job, name)) for name in JobAttributes.__struct_fields__},
     }
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -198,7 +198,7 @@ def told(job: JobInfo, position: Position | None, why: Explanation) -> dict[str,
             facts["traceback"] = traceback.rstrip()
     if "headers" in facts:
         facts["headers"] = ", ".join(f"{name}={value}" for name, value in job.headers.items())
-    return facts | texts | {"position": ahead, "why": timely(why.text)}
+    return facts | texts | {"position": ahead, "why": trim_timestamps(why.text)}
 
 
 def in_words(position: Position) -> str:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from towpath.engine.engine import Engine
     from towpath.engine.inspect import Counts
     from towpath.engine.options import QueueOptions
-    from towpath.engine.worker_registry import LivingWorker
+    from towpath.engine.worker_registry import LiveWorker
 
 app = typer.Typer()
 
@@ -340,5 +340,5 @@ async def delete(session: Session, *, queue: QueueArgument, yes: Yes = False) ->
         session.out.note(f"{', '.join(serving)} still serves {name} and creates it again")
 
 
-def serves(worker: LivingWorker, queue: str) -> bool:
-    return queue in worker.doing.queues
+def serves(worker: LiveWorker, queue: str) -> bool:
+    return queue in worker.report.queues

@@ -10,7 +10,7 @@ import typer
 from towpath.console.verb import Session, verb
 
 if TYPE_CHECKING:
-    from towpath.engine.worker_registry import BlockedLoop, HandlerReport, LivingWorker
+    from towpath.engine.worker_registry import BlockedLoop, HandlerReport, LiveWorker
 
 COLUMNS = ("WORKER", "HOST", ">PID", "SINCE", ">SLOTS", ">RUNNING", "QUEUES", "RUNS")
 BLOCKED = "BLOCKED"
@@ -35,8 +35,8 @@ async def workers(session: Session) -> None:
             out.object(_described(worker))
     elif found:
         rows = [_row(worker) for worker in found]
-        if any(worker.doing.blocked for worker in found):
-            marks = [_mark(worker.doing.blocked) for worker in found]
+        if any(worker.report.blocked for worker in found):
+            marks = [_mark(worker.report.blocked) for worker in found]
             rows = [(*row, mark) for row, mark in zip(rows, marks, strict=True)]
             out.table((*COLUMNS, BLOCKED), rows)
         else:
@@ -49,23 +49,23 @@ def register(app: typer.Typer) -> None:
     verb(app, "workers", examples="towpath workers\ntowpath workers --json")(workers)
 
 
-def _described(worker: LivingWorker) -> dict[str, Any]:
-    doing = worker.doing
-    jobs = [{"queue": one.job.queue, "id": one.job.id, "since": one.since} for one in doing.jobs]
+def _described(worker: LiveWorker) -> dict[str, Any]:
+    report = worker.report
+    jobs = [{"queue": one.job.queue, "id": one.job.id, "since": one.since} for one in report.jobs]
     return {
         "name": worker.name,
-        "host": doing.host,
-        "pid": doing.pid,
+        "host": report.host,
+        "pid": report.pid,
         "since": worker.since,
-        "queues": list(doing.queues),
-        "serving": doing.serving,
-        "slots": doing.slots,
-        "running": doing.running,
+        "queues": list(report.queues),
+        "serving": report.serving,
+        "slots": report.slots,
+        "running": report.running,
         "jobs": jobs,
-        "blocked": _blocked(doing.blocked),
-        "release": doing.release or None,
-        "handlers": _handlers(doing.handlers),
-        "handling": doing.handling,
+        "blocked": _blocked(report.blocked),
+        "release": report.release or None,
+        "handlers": _handlers(report.handlers),
+        "handling": report.handling,
     }
 
 
@@ -95,17 +95,17 @@ def _mark(blocked: BlockedLoop | None) -> str:
     return f"{blocked.seconds:.0f}s{by}"
 
 
-def _row(worker: LivingWorker) -> tuple[Any, ...]:
-    doing = worker.doing
-    queues = _shorten(list(doing.queues), doing.serving)
-    runs = _shorten([str(one.job) for one in doing.jobs], doing.running)
+def _row(worker: LiveWorker) -> tuple[Any, ...]:
+    report = worker.report
+    queues = _shorten(list(report.queues), report.serving)
+    runs = _shorten([str(one.job) for one in report.jobs], report.running)
     return (
         worker.name,
-        doing.host,
-        doing.pid,
+        report.host,
+        report.pid,
         worker.since,
-        doing.slots,
-        doing.running,
+        report.slots,
+        report.running,
         queues,
         runs,
     )

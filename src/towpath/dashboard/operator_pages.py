@@ -60,8 +60,8 @@ async def workers_page(
     """The live workers, with their hosts and jobs."""
     workers = await snapshots_of(request).shared("workers", engine.workers.list)
     found = [
-        (name, since, doing, [queue for queue in doing.queues if key.covers(queue)])
-        for name, since, doing in workers
+        (name, since, report, [queue for queue in report.queues if key.covers(queue)])
+        for name, since, report in workers
     ]
     seen = [worker for worker in found if worker[3]]
     return page.show("workers.html", workers=seen, covers=key.covers, live="*")

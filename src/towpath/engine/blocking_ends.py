@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from towpath.backoff import Backoff
-from towpath.clock import Duration, spelled, steady
+from towpath.clock import Duration, format_duration, steady
 from towpath.engine.channel import Channel
 from towpath.engine.cluster import Cluster
 from towpath.engine.events import ENDS, Entry, Wanted, is_gap
@@ -169,7 +169,7 @@ class BlockingEnds:
                 if found is not None:
                     return found
             if is_last or (trouble is not None and steady() >= until):
-                raise trouble or StillOpen(job, spelled(within))
+                raise trouble or StillOpen(job, format_duration(within))
             if trouble is None:
                 again_at = min(until, steady() + LOOK_EVERY.total_seconds())
                 await self._wait_for_news(reading, wait, again_at)

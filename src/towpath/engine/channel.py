@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from towpath.clock import Duration, DurationField, duration, seconds, usually
+from towpath.clock import Duration, DurationField, default_duration, duration, seconds
 from towpath.engine.connection import Connection, Place
 from towpath.engine.resp import Redirected, RedisError, ScriptUnknown, SlotUnknown, packed
 from towpath.engine.script import Script
@@ -32,9 +32,9 @@ _ASKING = ("ASKING",)
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long the engine waits for Redis."""
 
-    answer: DurationField = usually(seconds(5))
+    answer: DurationField = default_duration(seconds(5))
     """Time to wait for one reply before the call is sent again."""
-    give_up: DurationField = usually(GIVE_UP_AFTER)
+    give_up: DurationField = default_duration(GIVE_UP_AFTER)
     """Time to wait for a call with all its repeats; then it raises ServerUnreachable."""
     channels: int = 4
     """Number of calls in flight at once; on a cluster, per master."""

@@ -9,7 +9,7 @@ LARGEST_TRACEBACK = 4096
 LARGEST_NOTE = 64 * 1024
 
 
-def whole(option: str, value: int, least: int, most: int) -> int:
+def integer(option: str, value: int, least: int, most: int) -> int:
     """*value* if it is a whole number in that range, else InvalidOption."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidOption(option, value, rule=f"must be a whole number from {least} to {most}")

@@ -12,7 +12,7 @@ from typing import Any
 from towpath.clock import DurationLike
 from towpath.engine import codec
 from towpath.engine.batcher import LARGEST_BATCH
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.model import Call, Release
 from towpath.engine.options import QueueOptions
 from towpath.errors import InvalidOption, TowpathError
@@ -32,7 +32,7 @@ _CLOSE_S = 3.0
 _UNDO_TRIES = 30
 
 
-class Looks:
+class ClaimAttempts:
     """The calls of a waiting claim that the caller has named: one for each look at the queue. Their
     numbers are a range of their own, made from the caller's number.
 
@@ -41,7 +41,7 @@ class Looks:
     """
 
     def __init__(self, call: Call) -> None:
-        whole("call.number", call.number, 1, _NUMBER_MOST)
+        integer("call.number", call.number, 1, _NUMBER_MOST)
         self._channel = call.channel
         self._first = self._number = call.number * _LOOKS_MOST
 
@@ -64,7 +64,7 @@ def wish_of(
     return [
         worker_name(worker),
         codec.lease_ms(lease),
-        whole("count", count, least, LARGEST_BATCH),
+        integer("count", count, least, LARGEST_BATCH),
         lane_key(lane) if lane is not None else "",
     ]
 
@@ -84,7 +84,7 @@ def choice_of(selectors: Iterable[str], max_held: int | None, lane: str | None) 
         raise InvalidOption("selectors", len(named), rule=f"at most {SELECTORS_MOST}")
     if named and lane is not None:
         raise InvalidOption("selectors", lane, rule="pass a lane or selectors, not both")
-    return [named, 0 if max_held is None else whole("max_held", max_held, 1, HELD_MOST)]
+    return [named, 0 if max_held is None else integer("max_held", max_held, 1, HELD_MOST)]
 
 
 class Claims:

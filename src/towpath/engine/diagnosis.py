@@ -82,7 +82,7 @@ async def _examine_server(channel: Channel) -> ServerState:
     info: bytes = await channel.send("INFO")
     settings = await _read_settings(channel)
     trips = await _measure_round_trips(channel)
-    answers = shipped_scripts().of_records(INDEX_SCRIPTS)["answers"]
+    answers = shipped_scripts().of_records(INDEX_SCRIPTS)["ping"]
     refused = await _refusal_of(lambda: channel.send("EVAL", answers.source, 0))
     known, every = (0, len(ARGS)) if refused else await _count_scripts(channel)
     return ServerState(

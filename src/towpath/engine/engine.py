@@ -21,7 +21,7 @@ from towpath.clock import (
 from towpath.engine import codec
 from towpath.engine.batcher import LARGEST_BATCH, settling, submits
 from towpath.engine.change import Changing
-from towpath.engine.claiming import Looks, choice_of, wish_of
+from towpath.engine.claiming import ClaimAttempts, choice_of, wish_of
 from towpath.engine.durability import Durability
 from towpath.engine.model import (
     Bury,
@@ -154,7 +154,7 @@ class Engine(Changing):
         choice, called = choice_of(selectors, max_held, lane), ""
         if lane is not None and wait_ms:
             raise InvalidOption("wait", wait, rule="a claim for one lane can't wait")
-        looks = Looks(call) if call is not None and wait_ms else None
+        looks = ClaimAttempts(call) if call is not None and wait_ms else None
         give_up_at = 0
         while True:
             named = looks.next() if looks else call

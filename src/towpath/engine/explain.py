@@ -16,7 +16,7 @@ from towpath.engine.states import State
 
 if TYPE_CHECKING:
     from towpath.engine.model import JobInfo
-    from towpath.engine.worker_registry import Doing
+    from towpath.engine.worker_registry import WorkerReport
 
 Facts = dict[str, Any]
 
@@ -70,7 +70,7 @@ class Position(msgspec.Struct, frozen=True):
 
 
 def explain(
-    job: JobInfo, facts: Facts, *, most: int | None = None, workers: Sequence[Doing] = ()
+    job: JobInfo, facts: Facts, *, most: int | None = None, workers: Sequence[WorkerReport] = ()
 ) -> Explanation:
     """Why *job* is not running, as a word and a sentence. *most* is its limit of attempts.
     *workers* are the live workers; they are needed for a job that no worker could run.
@@ -147,7 +147,7 @@ def _explain_leased(job: JobInfo, facts: Facts) -> Explanation:
 
 
 def _explain_delayed(
-    job: JobInfo, facts: Facts, most: int | None, workers: Sequence[Doing]
+    job: JobInfo, facts: Facts, most: int | None, workers: Sequence[WorkerReport]
 ) -> Explanation:
     now, at = instant(int(facts["now"])), job.next_try_at or job.due_at
     if at is None or at <= now:
@@ -164,7 +164,7 @@ def _explain_delayed(
     return Explanation(Why.NOT_DUE, f"{failed}the next try may begin at {at}{overdue}")
 
 
-def _explain_unhandled(job: JobInfo, workers: Sequence[Doing]) -> Explanation:
+def _explain_unhandled(job: JobInfo, workers: Sequence[WorkerReport]) -> Explanation:
     queue, name = job.ref.queue, job.headers.get("handler")
     asked = spell_handler(name)
     if is_payload := job.unhandled not in (None, HANDLER_MISSING):
@@ -172,15 +172,15 @@ def _explain_unhandled(job: JobInfo, workers: Sequence[Doing]) -> Explanation:
         text = f"{text} since {job.unhandled_since}: {_in_one_line(job.unhandled or '')}"
     else:
         text = f"the workers that got it since {job.unhandled_since} do not have {asked}"
-    serving = [doing for doing in workers if doing.may_serve(queue)]
-    able = [doing for doing in serving if doing.may_handle(queue, name)]
+    serving = [report for report in workers if report.may_serve(queue)]
+    able = [report for report in serving if report.may_handle(queue, name)]
     if able and not is_payload:
         text = f"{text}; {len(able)} of {len(serving)} live workers of the queue have it"
     else:
         had = spell_handlers(serving, queue)
         text = f"{text}; live workers of the queue have: {had}"
     text = f"{text}; the next try may begin at {job.next_try_at}"
-    limits = [doing.unhandled_for_ms for doing in serving if doing.handlers is not None]
+    limits = [report.unhandled_for_ms for report in serving if report.handlers is not None]
     if limits and job.unhandled_since:
         dies = job.unhandled_since + milliseconds(min(limits))
         text = f"{text}; dead from {dies} on unless a worker that can run it is alive by then"
@@ -192,12 +192,12 @@ def spell_handler(name: str | None) -> str:
     return f"handler {name!r}" if name else "a handler without a name"
 
 
-def spell_handlers(workers: Iterable[Doing], queue: str) -> str:
+def spell_handlers(workers: Iterable[WorkerReport], queue: str) -> str:
     """The handlers of *queue* that live workers report, as a list in words."""
     listed = {
         handler.name
-        for doing in workers
-        for handler in doing.handlers or ()
+        for report in workers
+        for handler in report.handlers or ()
         if handler.queue == queue
     }
     named = sorted(repr(name) for name in listed if name is not None)

@@ -21,7 +21,7 @@ from towpath.clock import (
     instant_ms,
     milliseconds,
 )
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.retry import RetryPolicy, retry_policy
 from towpath.errors import InvalidOption
 
@@ -39,7 +39,7 @@ class Number(NamedTuple):
 
     def kept(self, name: str, value: int) -> int:
         """*value* in its stored form. Raises InvalidOption."""
-        return whole(name, value, self.least, self.most)
+        return integer(name, value, self.least, self.most)
 
     def read(self, kept: int) -> int:
         """The caller's value of a stored one. May raise MsgspecError or InvalidOption."""

@@ -251,8 +251,8 @@ async def _find_unhandled(engine: Engine, queue: str) -> list[Finding]:
         if job.unhandled is not None:
             kind = job.headers.get("handler"), job.unhandled == HANDLER_MISSING
             lacking[kind] = lacking.get(kind, 0) + 1
-    workers = [worker.doing for worker in await engine.workers.list()] if lacking else []
-    have = spell_handlers((doing for doing in workers if doing.may_serve(queue)), queue)
+    workers = [worker.report for worker in await engine.workers.list()] if lacking else []
+    have = spell_handlers((report for report in workers if report.may_serve(queue)), queue)
     do = "Start a worker of the release that has it; the jobs are dead after `unhandled_for`."
     found: list[Finding] = []
     for (name, is_missing), count in lacking.items():

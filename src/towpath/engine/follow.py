@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager, suppress
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
-from towpath.clock import Duration, DurationLike, duration, seconds, spelled, steady
-from towpath.engine.check import whole
+from towpath.clock import Duration, DurationLike, duration, format_duration, seconds, steady
+from towpath.engine.check import integer
 from towpath.engine.events import (
     ENDS,
     Entry,
@@ -74,7 +74,7 @@ class Events:
         Raises FellBehind if events behind *after* are missing; its `cursor` is where to go on. If a
         caller lists again within a minute, no event is missing: listing keeps events being written.
         """
-        name, size = queue_name(queue), whole("size", size, 1, LARGEST_PAGE)
+        name, size = queue_name(queue), integer("size", size, 1, LARGEST_PAGE)
         await self._feeds.want(name, Wanted.ALL)
         _, behind = await self._read_kept(name, _check_cursor(after), size)
         return read_entries(name, behind)
@@ -222,7 +222,7 @@ class _Wait:
         job = self.found.result() if self.found.done() else None
         if job is not None:
             return job
-        raise self.trouble or StillOpen(ref, spelled(within))
+        raise self.trouble or StillOpen(ref, format_duration(within))
 
 
 class _EndWaits:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from towpath.clock import Duration, hours, instant, instant_ms, milliseconds
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.codec import pairs
 from towpath.engine.explain import SILENT_MS, Explanation, Facts, Position, explain, position
 from towpath.engine.history import History, columns, window
@@ -180,7 +180,7 @@ class Inspector:
             look.job,
             look.facts,
             most=options.attempts_of(look.job.lane),
-            workers=[worker.doing for worker in workers],
+            workers=[worker.report for worker in workers],
         )
 
     async def lanes_waiting(self, queue: str, *, limit: int = 1000) -> int:
@@ -188,7 +188,7 @@ class Inspector:
         whose only job is leased. Exact up to *limit* leased jobs, too high beyond. O(leased jobs).
         """
         name = queue_name(queue)
-        limit = whole("limit", limit, 1, 10_000)
+        limit = integer("limit", limit, 1, 10_000)
         without_backlog, _ = await self._store.read("lanes_without_backlog", name, limit)
         return max((await self.counts(name)).lanes - without_backlog, 0)
 
@@ -216,7 +216,7 @@ class Inspector:
             raise InvalidOption("lane", lane, rule="only waiting jobs are listed by lane")
         if group is not None and state is not State.DEAD:
             raise InvalidOption("group", group, rule="only dead jobs are listed by error group")
-        size = whole("size", size, 1, LARGEST_PAGE)
+        size = integer("size", size, 1, LARGEST_PAGE)
         last, score = _parse_cursor(after)
         of_lane = lane_key(lane) if lane is not None else ""
         of_group = text_name("group", group, longest=40) if group is not None else ""
@@ -256,7 +256,7 @@ class Inspector:
         until `is_over`. If jobs die meanwhile, some may be found twice. Payloads are left out.
         """
         name, wanted = queue_name(queue), text_name("text", text, longest=200)
-        looked = whole("looked", looked, 0, SEARCHED_MOST)
+        looked = integer("looked", looked, 0, SEARCHED_MOST)
         count = min(_SEARCHED_AT_ONCE, SEARCHED_MOST - looked)
         if not count:
             return SearchStep([], looked, is_over=True)

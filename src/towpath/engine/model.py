@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack
 import msgspec
 
 from towpath.clock import ZERO, Duration, DurationLike, instant, milliseconds
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.fields import Moment, Number, Pairs, Policy, Span, Text, declared
 from towpath.engine.retry import RetryPolicy, own_attempts
 from towpath.engine.states import State
@@ -65,7 +65,7 @@ class JobOptions(TypedDict, total=False):
     """The options of a job when it is submitted. The queue decides what is left out.
 
     Each field is declared only here: its type, its kind, a sentence. A new field that is only
-    passed along needs no more than this and an attribute of `Said`.
+    passed along needs no more than this and an attribute of `JobAttributes`.
     """
 
     id: Annotated[str | None, Text(job_id), "Your own id; the same id twice is one job."]
@@ -104,7 +104,7 @@ class JobOptions(TypedDict, total=False):
     ]
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class JobAttributes(msgspec.Struct, frozen=True, kw_only=True):
     """The options that a job was submitted with, as its worker and its readers see them.
 
     An attribute has the name of its field, and the type that its kind reads.
@@ -124,20 +124,22 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FIELDS = declared(JobOptions)
-NO_HEADERS = Said().headers
-_UNSET_ATTRIBUTES = msgspec.structs.asdict(Said())
+NO_HEADERS = JobAttributes().headers
+_UNSET_ATTRIBUTES = msgspec.structs.asdict(JobAttributes())
 _UNREADABLE = "(headers that this release can't read)"
 LEASE_FIELDS = (
-    *Said.__struct_fields__, "due", "asked_due", "reason", "claimed", "record", "deaths", "excused",
-    "unhandled", "unhandled_since",
+    *JobAttributes.__struct_fields__, "due", "asked_due", "reason", "claimed", "record", "deaths",
+    "excused", "unhandled", "unhandled_since",
 )  # fmt: skip
 """The fields that a claim returns for a job that is not plain."""
 
 
 def said(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of `Said`, from the options that are stored with a job."""
+    """The attributes of `JobAttributes`, from the options that are stored with a job."""
     return {
-        name: _read_attribute(name, kept[name]) for name in Said.__struct_fields__ if name in kept
+        name: _read_attribute(name, kept[name])
+        for name in JobAttributes.__struct_fields__
+        if name in kept
     }
 
 
@@ -230,7 +232,7 @@ OnConflict = Literal["refuse", "keep"]
 return the existing job."""
 
 
-class Lease(Said, frozen=True):
+class Lease(JobAttributes, frozen=True):
     """A job that a worker holds until *expires_at*, unless it renews the lease."""
 
     job: JobRef
@@ -317,7 +319,7 @@ class Failure(msgspec.Struct, frozen=True):
     for the three newest attempts; empty for others, and in lists of jobs."""
 
 
-class JobInfo(Said, frozen=True, kw_only=True):
+class JobInfo(JobAttributes, frozen=True, kw_only=True):
     """A job at one moment."""
 
     ref: JobRef
@@ -445,4 +447,4 @@ class Call(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         channel_name(self.channel)
-        whole("call.number", self.number, 1, 2**53 - 1)
+        integer("call.number", self.number, 1, 2**53 - 1)

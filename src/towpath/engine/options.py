@@ -16,12 +16,12 @@ from towpath.clock import (
     Duration,
     DurationField,
     days,
+    default_duration,
     duration,
     duration_ms,
     hours,
-    usually,
 )
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.retry import Exponential, RetryPolicy, retry_policy
 from towpath.errors import InvalidOption
 
@@ -72,15 +72,15 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait before the next attempt: Exponential, Fixed, Listed or Never."""
     lanes: LanePolicy = LanePolicy.BLOCK
     """What a lane does when its head fails: block, skip or park."""
-    keep: DurationField = usually(ZERO)
+    keep: DurationField = default_duration(ZERO)
     """How long a finished job and its result are kept."""
     keep_most: int = 100_000
     """Maximum number of finished jobs to keep; the oldest are deleted first."""
-    keep_dead: DurationField = usually(days(30))
+    keep_dead: DurationField = default_duration(days(30))
     """How long a dead job is kept, unless it parks its lane."""
     keep_dead_most: int = 100_000
     """Maximum number of dead jobs to keep; the oldest are deleted first."""
-    remember: DurationField = usually(hours(1))
+    remember: DurationField = default_duration(hours(1))
     """How long an id that a caller chose is remembered after its job is deleted."""
     remember_most: int = 1_000_000
     """Maximum number of remembered ids; `counts` shows the current number."""
@@ -95,14 +95,14 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None:
-            whole("max_attempts", self.max_attempts, 1, 1_000_000)
-        whole("max_deaths", self.max_deaths, 1, 1_000_000)
-        whole("keep_most", self.keep_most, 0, 1_000_000_000)
-        whole("keep_dead_most", self.keep_dead_most, 1, 1_000_000_000)
-        whole("remember_most", self.remember_most, 0, 1_000_000_000)
-        whole("max_length", self.max_length, 0, 1_000_000_000)
-        whole("max_payload", self.max_payload, 1, LARGEST_PAYLOAD)
-        whole("events_most", self.events_most, 1, 10_000_000)
+            integer("max_attempts", self.max_attempts, 1, 1_000_000)
+        integer("max_deaths", self.max_deaths, 1, 1_000_000)
+        integer("keep_most", self.keep_most, 0, 1_000_000_000)
+        integer("keep_dead_most", self.keep_dead_most, 1, 1_000_000_000)
+        integer("remember_most", self.remember_most, 0, 1_000_000_000)
+        integer("max_length", self.max_length, 0, 1_000_000_000)
+        integer("max_payload", self.max_payload, 1, LARGEST_PAYLOAD)
+        integer("events_most", self.events_most, 1, 10_000_000)
         retry_policy(self.retry)
         for name, policy in (("lanes", LanePolicy), ("events", EventPolicy)):
             if (value := getattr(self, name)) not in list(policy):
@@ -174,7 +174,7 @@ def _script_value(name: str, value: int | Duration | StrEnum | None) -> str | fl
 SCRIPTED = ScriptedOptions()
 
 
-class InForce(msgspec.Struct, frozen=True):
+class StoredOptions(msgspec.Struct, frozen=True):
     """The options a queue has now. Scripts refuse a call that names another version."""
 
     options: QueueOptions
@@ -191,7 +191,7 @@ class InForce(msgspec.Struct, frozen=True):
     """Decided options that only another release knows, as stored: written back as they are."""
 
     @classmethod
-    def of(cls, options: QueueOptions) -> InForce:
+    def of(cls, options: QueueOptions) -> StoredOptions:
         """Options that one caller chose: those that differ from the defaults are decided."""
         return cls(options, "", decided=_differing_names(options, DEFAULTS))
 
@@ -214,7 +214,7 @@ class InForce(msgspec.Struct, frozen=True):
         beyond = {name: msgspec.json.decode(value) for name, value in self.beyond.items()}
         return self.options != self.base or beyond != others
 
-    def declaring(self, wanted: Mapping[str, Any]) -> InForce:
+    def declaring(self, wanted: Mapping[str, Any]) -> StoredOptions:
         """These options after *wanted* was declared. A value applies only if the option still has
         the value that was declared last: a change since then stays.
         """
@@ -228,19 +228,19 @@ class InForce(msgspec.Struct, frozen=True):
         known = self._declarations() | msgspec.to_builtins(dict(wanted))
         declared = msgspec.json.encode(known, order="sorted")
         decided = self.decided | holds.keys()
-        return InForce(options, self.version, declared, decided, beyond=self.beyond)
+        return StoredOptions(options, self.version, declared, decided, beyond=self.beyond)
 
-    def changing(self, options: QueueOptions, decides: Collection[str] = ()) -> InForce:
+    def changing(self, options: QueueOptions, decides: Collection[str] = ()) -> StoredOptions:
         """These with other *options*. Those that differ become decided, and so do *decides*."""
         changed = _differing_names(options, self.options).union(decides)
         return msgspec.structs.replace(self, options=options, decided=self.decided | changed)
 
-    def replacing(self, options: QueueOptions) -> InForce:
+    def replacing(self, options: QueueOptions) -> StoredOptions:
         """These with *options* in place of all options that this release knows."""
         decided = _differing_names(options, DEFAULTS) | KNOWN.intersection(self._declarations())
         return msgspec.structs.replace(self, options=options, decided=decided)
 
-    def resetting(self, names: Collection[str]) -> InForce:
+    def resetting(self, names: Collection[str]) -> StoredOptions:
         """These with the options *names* as declared, or undecided if they were not declared."""
         base = {name: getattr(self.base, name) for name in names}
         options = msgspec.structs.replace(self.options, **base)

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from towpath.clock import ZERO, Duration, days, seconds
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.schedule import Cron, Schedule, firings_of
 
 MOST_FIRINGS = 100
@@ -52,7 +52,7 @@ class Preview(msgspec.Struct, frozen=True):
 
 def preview(when: Schedule, after: datetime, count: int = 5) -> Preview:
     """The next *count* firings after that instant, and the changes of the clock within a year."""
-    whole("count", count, 1, MOST_FIRINGS)
+    integer("count", count, 1, MOST_FIRINGS)
     firings = list(islice(when.after(after), count))
     if not isinstance(when, Cron):
         return Preview(firings, [])

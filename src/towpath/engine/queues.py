@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from towpath.clock import DurationLike, duration
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.keys import REGISTRY
 from towpath.engine.model import Call
 from towpath.engine.options import Declared, QueueOptions
@@ -189,6 +189,6 @@ class Queues:
         return await self._duty("trim", queue, [limit], call)
 
     async def _duty(self, verb: str, queue: str, item: Sequence[int], call: Call | None) -> int:
-        whole("limit", item[0], 1, 1000)
+        integer("limit", item[0], 1, 1000)
         [count] = await self._store.write(verb, queue_name(queue), lambda _: [item], call)
         return count

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from towpath.backoff import pause_after
-from towpath.clock import Duration, DurationField, DurationLike, duration, hours, seconds, usually
+from towpath.clock import (
+    Duration,
+    DurationField,
+    DurationLike,
+    default_duration,
+    duration,
+    hours,
+    seconds,
+)
 from towpath.errors import InvalidOption
 
 _set = msgspec.structs.force_setattr
@@ -23,9 +31,9 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
     together.
     """
 
-    first: DurationField = usually(seconds(1))
+    first: DurationField = default_duration(seconds(1))
     factor: float = 2.0
-    longest: DurationField = usually(hours(4))
+    longest: DurationField = default_duration(hours(4))
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
@@ -44,7 +52,7 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
 class Fixed(msgspec.Struct, frozen=True, tag="fixed"):
     """Wait the same time before every further attempt."""
 
-    every: DurationField = usually(seconds(10))
+    every: DurationField = default_duration(seconds(10))
 
     def __post_init__(self) -> None:
         _set(self, "every", duration("retry.every", self.every))

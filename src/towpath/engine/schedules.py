@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Unpack, cast
 import msgspec
 
 from towpath.clock import instant
-from towpath.engine.check import check_size, whole
+from towpath.engine.check import check_size, integer
 from towpath.engine.firings import ScheduleFirings
 from towpath.engine.keys import keys_of
 from towpath.engine.model import Call, JobOptions, Submitted
@@ -246,7 +246,7 @@ class Schedules(ScheduleFirings):
 
         Payloads are left out. One round trip per queue.
         """
-        whole("size", size, 1, 1000)
+        integer("size", size, 1, 1000)
         known = await self._queues() if queues is None else queues
         first, _, begin = (after or "").partition("/")
         names = [name for name in sorted(map(queue_name, known)) if name >= first]
@@ -273,7 +273,7 @@ class Schedules(ScheduleFirings):
 
         One round trip, however many there are.
         """
-        last, now, flat = await self._index().read("changes", known=known)
+        last, now, flat = await self._index().read("schedule_changes", known=known)
         if last.decode() == known:
             return Changes(known, instant(now), None)
         words = [word.decode(errors="replace") for word in flat]
@@ -350,7 +350,7 @@ class Schedules(ScheduleFirings):
         """
         change, count = secrets.token_hex(8), _SAME_COUNT
         begun = await self._index().run(
-            "changing", queue=queue, change=change, more=int(more), most=MOST_IN_ALL
+            "begin_schedule_change", queue=queue, change=change, more=int(more), most=MOST_IN_ALL
         )
         if begun != b"ok":
             raise SchedulesFull("all queues together", MOST_IN_ALL)
@@ -377,7 +377,9 @@ class Schedules(ScheduleFirings):
     async def _write_index(self, queue: QueueName, change: str, count: int) -> None:
         try:
             news = secrets.token_hex(8)
-            await self._index().run("changed", queue=queue, change=change, count=count, news=news)
+            await self._index().run(
+                "end_schedule_change", queue=queue, change=change, count=count, news=news
+            )
         except ServerError:
             # The index stays at "begun": processes that fire check each second, and correct it.
             return

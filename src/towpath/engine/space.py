@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.calls import Calls
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.codec import pack
 from towpath.engine.durability import Durability
 from towpath.engine.keys import DeclaredKeys, published_keys, record_keys, stream_keys
@@ -211,12 +211,12 @@ class Spaces:
         most LARGEST_BATCH entries. Raises MemoryFull, ServerUnreachable and, before anything is
         sent, InvalidName, InvalidOption. One round trip.
         """
-        keys, cap = stream_keys(stream_name(stream)), whole("cap", cap, 1, MOST_KEPT)
+        keys, cap = stream_keys(stream_name(stream)), integer("cap", cap, 1, MOST_KEPT)
         if not 1 <= len(entries) <= LARGEST_BATCH:
             raise InvalidOption("entries", len(entries), rule=f"from 1 to {LARGEST_BATCH}")
         record = self._get_space(_OWN_SPACE, INDEX_SCRIPTS).record(keys)
         ids: list[bytes] = await record.run(
-            "append", cap=cap, entries=list(map(_flatten_entry, entries))
+            "append_entries", cap=cap, entries=list(map(_flatten_entry, entries))
         )
         return [id.decode() for id in ids]
 
@@ -245,7 +245,7 @@ def _arguments(script: RecordScript, given: Mapping[str, Any]) -> tuple[Any, ...
 
 def _encode_argument(name: str, kind: str, value: Any) -> bytes | int:
     if kind == "int":
-        return whole(name, value, -_EXACT, _EXACT)
+        return integer(name, value, -_EXACT, _EXACT)
     types, encode = _ENCODINGS[kind]
     if not isinstance(value, types):
         raise InvalidOption(name, type(value).__name__, rule=f"must be {kind}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from towpath.clock import Duration, parse_duration, spelled
+from towpath.clock import Duration, format_duration, parse_duration
 from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
 from towpath.errors import InvalidOption
 
@@ -21,7 +21,7 @@ def written(value: Duration | StrEnum | RetryPolicy | int | None) -> str | int:
     """The value of an option as short text; a number stays a number."""
     match value:
         case Duration():
-            return spelled(value)
+            return format_duration(value)
         case StrEnum():
             return value.value
         case int():
@@ -36,14 +36,14 @@ def _write_retry(policy: RetryPolicy) -> str:
     usual = Exponential()
     match policy:
         case Exponential():
-            words = [spelled(policy.first), spelled(policy.longest)]
+            words = [format_duration(policy.first), format_duration(policy.longest)]
             if (policy.factor, policy.jitter) != (usual.factor, usual.jitter):
                 words += [f"{policy.factor:g}", f"{policy.jitter:g}"]
             return ":".join(["exponential", *words])
         case Fixed():
-            return f"fixed:{spelled(policy.every)}"
+            return f"fixed:{format_duration(policy.every)}"
         case Listed():
-            return f"listed:{','.join(spelled(wait) for wait in policy.waits)}"
+            return f"listed:{','.join(format_duration(wait) for wait in policy.waits)}"
         case Never():
             return "never"
 

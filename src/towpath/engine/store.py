@@ -28,8 +28,8 @@ from towpath.engine.options import (
     LAYOUT_MARK,
     SCRIPTED,
     Declared,
-    InForce,
     QueueOptions,
+    StoredOptions,
     differences,
     layout_of,
     new_version,
@@ -68,7 +68,7 @@ Calling = Callable[[Script, DeclaredKeys, tuple[Any, ...], Call | None], Prepare
 Change = Callable[[QueueOptions], QueueOptions]
 """Returns new options in place of the queue's; may be called more than once."""
 
-_NEW = InForce(DEFAULTS, "")
+_NEW = StoredOptions(DEFAULTS, "")
 _KNOWN = pack(dict.fromkeys(sorted(KNOWN), True))
 _NO_VERSION = "none"
 """In place of a version: options are stored only if the queue has none."""
@@ -100,8 +100,8 @@ class Store:
         self._unlisted: dict[QueueName, float] = {}
         """Queues that a thread could not write to the list of queues -> when to try again."""
         self._log, self._unreadable = log, set[str]()
-        self._in_force: dict[QueueName, InForce] = {}
-        self._introducing: Running[InForce] = {}
+        self._in_force: dict[QueueName, StoredOptions] = {}
+        self._introducing: Running[StoredOptions] = {}
         self._declarations: dict[QueueName, dict[str, Any]] = {}
         """The options that this engine has declared, to be declared again for a new queue."""
         self.introduced: dict[str, QueueOptions] = {}
@@ -311,7 +311,9 @@ class Store:
         """Whether Redis has options of *queue*: every use of it stores some."""
         return await self._read_options(queue) is not None
 
-    async def _read_options(self, queue: QueueName, within: float | None = None) -> InForce | None:
+    async def _read_options(
+        self, queue: QueueName, within: float | None = None
+    ) -> StoredOptions | None:
         """The stored options of *queue*; None if there are none. Raises ServerRefused."""
         fields = ("whole", "version", "declared", "options")
         stored, version, *more = await self.calls.command(
@@ -323,7 +325,7 @@ class Store:
 
     async def configure(self, queue: QueueName, wanted: QueueOptions) -> None:
         """Use *queue* with these options. Raises QueueDiffers if it has others."""
-        in_force = await self._write_options(queue, InForce.of(wanted), _NO_VERSION)
+        in_force = await self._write_options(queue, StoredOptions.of(wanted), _NO_VERSION)
         if found := differences(in_force.options, wanted):
             raise QueueDiffers(queue, found)
 
@@ -385,7 +387,7 @@ class Store:
             await self._list_queue(queue)
         return True
 
-    async def _learn_options(self, queue: QueueName, known: InForce) -> InForce:
+    async def _learn_options(self, queue: QueueName, known: StoredOptions) -> StoredOptions:
         """Learn the options of a queue that has others than those *known*, or restore the known
         ones if Redis has lost them.
 
@@ -399,7 +401,7 @@ class Store:
             _, now = await self._replace(queue, now, lambda stored: stored.declaring(wanted))
         return await self._keep_options(queue, now)
 
-    async def _restore_options(self, queue: QueueName) -> InForce:
+    async def _restore_options(self, queue: QueueName) -> StoredOptions:
         known = self._in_force.get(queue)
         wanted = _without_version(known) if known else _NEW  # stored only if Redis has none
         return await self._write_options(queue, wanted, _NO_VERSION)
@@ -415,15 +417,20 @@ class Store:
         )
         return changed.now
 
-    async def _change(self, queue: QueueName, change: Callable[[InForce], InForce]) -> Declared:
+    async def _change(
+        self, queue: QueueName, change: Callable[[StoredOptions], StoredOptions]
+    ) -> Declared:
         stored = await self._read_options(queue) or await self._restore_options(queue)
         before, now = await self._replace(queue, stored, change)
         await self._keep_options(queue, now)
         return Declared(before.options, now.options)
 
     async def _replace(
-        self, queue: QueueName, stored: InForce, change: Callable[[InForce], InForce]
-    ) -> tuple[InForce, InForce]:
+        self,
+        queue: QueueName,
+        stored: StoredOptions,
+        change: Callable[[StoredOptions], StoredOptions],
+    ) -> tuple[StoredOptions, StoredOptions]:
         """Store what *change* makes of the options, called again if others changed them meanwhile.
         Returns the options before and now.
         """
@@ -452,17 +459,21 @@ class Store:
                     self._log.emit(QUEUE_UNREADABLE, queue=name[:100], reason=str(error))
         return found
 
-    async def _learn_options_once(self, queue: QueueName, known: InForce) -> InForce:
+    async def _learn_options_once(self, queue: QueueName, known: StoredOptions) -> StoredOptions:
         """Learn or store the options of a queue. Concurrent calls on an event loop share this;
         each thread does it for itself, and all store the same.
         """
         learn = partial(self._learn_options, queue, known)
         return await self._port.share(self._introducing, queue, learn)
 
-    async def _write_options(self, queue: QueueName, wanted: InForce, over: str) -> InForce:
+    async def _write_options(
+        self, queue: QueueName, wanted: StoredOptions, over: str
+    ) -> StoredOptions:
         return await self._keep_options(queue, await self._store_options(queue, wanted, over))
 
-    async def _store_options(self, queue: QueueName, wanted: InForce, over: str) -> InForce:
+    async def _store_options(
+        self, queue: QueueName, wanted: StoredOptions, over: str
+    ) -> StoredOptions:
         """Store *wanted* in place of the version *over*. Returns what is stored now."""
         whole = wanted.written()
         version = wanted.version or version_of(whole)
@@ -472,7 +483,7 @@ class Store:
         script = self._scripts["configure"]
         return _parse_options(queue, *await self.calls.read(script, keys_of(queue), *args))
 
-    async def _keep_options(self, queue: QueueName, in_force: InForce) -> InForce:
+    async def _keep_options(self, queue: QueueName, in_force: StoredOptions) -> StoredOptions:
         """Use these options from now on."""
         self._in_force[queue] = in_force
         await self._list_queue(queue)
@@ -506,7 +517,7 @@ class Store:
         self._unlisted.pop(queue, None)
 
     async def _keep_listing(self, queue: QueueName) -> None:
-        listed: InForce | None = None
+        listed: StoredOptions | None = None
         # The options may change while they are written, and the queue may be deleted.
         while (options := self._in_force.get(queue)) is not None and options is not listed:
             try:
@@ -519,7 +530,7 @@ class Store:
                 listed = options
 
     async def _write_entry(
-        self, queue: QueueName, options: InForce, within: float | None = None
+        self, queue: QueueName, options: StoredOptions, within: float | None = None
     ) -> None:
         entry, deadline = options.written(), self.calls.new_deadline(within)
         command = ("HSET", REGISTRY, queue, entry)
@@ -541,14 +552,14 @@ def _arguments(verb: str, request: Any, version: str) -> tuple[Any, ...]:
     return (pack(request), version)
 
 
-def _without_version(known: InForce) -> InForce:
+def _without_version(known: StoredOptions) -> StoredOptions:
     """The same without a version: it is then made from the options, equal in all processes."""
     return msgspec.structs.replace(known, version="")
 
 
 def _parse_options(
     queue: str, stored: bytes, version: bytes, declared: bytes | None, packed: bytes | None
-) -> InForce:
+) -> StoredOptions:
     options = _decode_options(queue, stored)
     if not version.startswith(LAYOUT_MARK.encode()):
         raise LayoutDiffers(queue, LAYOUT)  # another layout was written over ours
@@ -556,7 +567,7 @@ def _parse_options(
     beyond = {name: value for name, value in whole.items() if name not in KNOWN}
     is_foreign = not (packed or b"").startswith(SCRIPTED.form.encode())
     decided = KNOWN.intersection(whole)
-    return InForce(options, version.decode(), declared or b"", decided, is_foreign, beyond)
+    return StoredOptions(options, version.decode(), declared or b"", decided, is_foreign, beyond)
 
 
 def _decode_options(queue: str, stored: bytes) -> QueueOptions:

@@ -14,7 +14,7 @@ from towpath.engine.model import JobRef
 from towpath.engine.space import SpaceRecord
 from towpath.ids import worker_name
 
-TELL_EVERY, SILENT_AFTER = seconds(10), seconds(25)
+REPORT_EVERY, SILENT_AFTER = seconds(10), seconds(25)
 """How often a worker reports that it is alive, and after what silence it is no longer listed."""
 WORKERS_MOST, SHOWN_MOST = 10_000, 1000
 """Maximum number of workers that are stored, and that one answer lists."""
@@ -56,7 +56,7 @@ class HandlerReport(msgspec.Struct, frozen=True, array_like=True):
     """A short hash of the type of its payload; empty = it takes any payload."""
 
 
-class Doing(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker reports about itself."""
 
     host: str
@@ -100,19 +100,19 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True):
         return self.handling > len(self.handlers)
 
 
-class LivingWorker(NamedTuple):
+class LiveWorker(NamedTuple):
     """A worker that reported within the last 25 seconds."""
 
     name: str
     since: datetime
     """When its process began, by the server's clock."""
-    doing: Doing
+    report: WorkerReport
 
 
 class WorkerSurvey(NamedTuple):
     """The live workers at one moment."""
 
-    workers: list[LivingWorker]
+    workers: list[LiveWorker]
     """By name."""
     is_complete: bool
     """False if there are more than one answer lists, or some whose report this release cannot
@@ -121,9 +121,9 @@ class WorkerSurvey(NamedTuple):
     def may_handle(
         self, queue: str, name: str | None, *, besides: str, but: str | None = None
     ) -> bool:
-        """Whether a worker other than *besides* may have the handler: see `Doing.may_handle`."""
+        """Whether a worker other than *besides* may have the handler."""
         return not self.is_complete or any(
-            worker.name != besides and worker.doing.may_handle(queue, name, but=but)
+            worker.name != besides and worker.report.may_handle(queue, name, but=but)
             for worker in self.workers
         )
 
@@ -134,21 +134,26 @@ class Workers:
     def __init__(self, record: Callable[[], SpaceRecord]) -> None:
         self._record = record
 
-    async def tell(
-        self, worker: str, doing: Doing, *, age: Duration = ZERO, lasts: Duration = SILENT_AFTER
+    async def report(
+        self,
+        worker: str,
+        report: WorkerReport,
+        *,
+        age: Duration = ZERO,
+        lasts: Duration = SILENT_AFTER,
     ) -> bool:
         """Report that this worker is alive, and that its process began *age* ago. Returns False if
         too many others are: then it is not listed. One round trip.
         """
         few = msgspec.structs.replace(
-            doing,
-            queues=sorted(doing.queues)[:QUEUES_SHOWN],
-            recorded=sorted(doing.recorded)[:QUEUES_SHOWN],
-            handlers=None if doing.handlers is None else list(doing.handlers[:HANDLERS_SHOWN]),
-            jobs=sorted(doing.jobs, key=lambda job: job.since_ms)[:JOBS_SHOWN],
+            report,
+            queues=sorted(report.queues)[:QUEUES_SHOWN],
+            recorded=sorted(report.recorded)[:QUEUES_SHOWN],
+            handlers=None if report.handlers is None else list(report.handlers[:HANDLERS_SHOWN]),
+            jobs=sorted(report.jobs, key=lambda job: job.since_ms)[:JOBS_SHOWN],
         )
         answer = await self._record().run(
-            "alive",
+            "report_worker",
             worker=worker_name(worker),
             about=msgspec.json.encode(few).decode(),
             age=duration_ms("age", age),
@@ -157,35 +162,35 @@ class Workers:
         )
         return bytes(answer) == b"ok"
 
-    async def gone(self, worker: str) -> None:
+    async def remove(self, worker: str) -> None:
         """Report that the worker has ended: it is not listed any more."""
-        await self._record().run("gone", worker=worker_name(worker))
+        await self._record().run("remove_worker", worker=worker_name(worker))
 
-    async def list(self) -> list[LivingWorker]:
+    async def list(self) -> list[LiveWorker]:
         """The live workers, by name; at most 1,000. Leaves out what this release cannot read."""
         return (await self.survey()).workers
 
     async def survey(self) -> WorkerSurvey:
         """The live workers, and whether the list is complete. One round trip."""
-        flat: list[Any] = await self._record().read("living", most=SHOWN_MOST)
-        found: list[LivingWorker] = []
-        for name, report in zip(flat[::2], flat[1::2], strict=True):
-            since, _, about = report.partition(b" ")
+        flat: list[Any] = await self._record().read("list_workers", most=SHOWN_MOST)
+        found: list[LiveWorker] = []
+        for name, stored in zip(flat[::2], flat[1::2], strict=True):
+            since, _, about = stored.partition(b" ")
             with suppress(msgspec.MsgspecError, ValueError):
-                doing = msgspec.json.decode(about, type=Doing)
-                found.append(LivingWorker(name.decode(), instant(int(since)), doing))
+                report = msgspec.json.decode(about, type=WorkerReport)
+                found.append(LiveWorker(name.decode(), instant(int(since)), report))
         listed = len(flat) // 2
         is_complete = len(found) == listed < SHOWN_MOST
         return WorkerSurvey(sorted(found, key=lambda worker: worker.name), is_complete)
 
 
-def find_records_elsewhere(workers: Iterable[LivingWorker], ledger: str) -> dict[str, list[str]]:
+def find_records_elsewhere(workers: Iterable[LiveWorker], ledger: str) -> dict[str, list[str]]:
     """The queues whose jobs have their records in another database than *ledger*, with the names of
     the workers that report it.
     """
     found: dict[str, list[str]] = {}
     for worker in workers:
-        if worker.doing.ledger not in {None, ledger}:
-            for queue in worker.doing.recorded:
+        if worker.report.ledger not in {None, ledger}:
+            for queue in worker.report.recorded:
                 found.setdefault(queue, []).append(worker.name)
     return found

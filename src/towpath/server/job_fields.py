@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, create_m
 from towpath.clock import Duration, seconds
 from towpath.engine import fields
 from towpath.engine.fields import Kind, Moment, Number, Pairs, Policy, Span
-from towpath.engine.model import FIELDS, JobOptions, Said, with_own_attempts
+from towpath.engine.model import FIELDS, JobAttributes, JobOptions, with_own_attempts
 from towpath.engine.spelling import POLICIES, read_retry, written
 from towpath.web.fields import Headers, Instant, Seconds, Text
 
@@ -24,7 +24,7 @@ _UNITS: dict[type, str] = {
     Policy: f" As text: {POLICIES}.",
 }
 _PLAIN: dict[type, Any] = {Number: int, Moment: datetime, fields.Text: str}
-_DEFAULTS = msgspec.structs.asdict(Said())
+_DEFAULTS = msgspec.structs.asdict(JobAttributes())
 """The default attributes of a job."""
 
 
@@ -51,7 +51,7 @@ def options_in(body: object) -> JobOptions:
     return with_own_attempts(cast("JobOptions", given))
 
 
-def told(job: Said) -> dict[str, Any]:
+def told(job: JobAttributes) -> dict[str, Any]:
     """The attributes of *job*, for an answer."""
     return {name: getattr(job, name) for name in _DEFAULTS}
 

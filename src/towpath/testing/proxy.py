@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from towpath.embedded import Address
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 
 _PIECE = 65_536
 _HOST = "127.0.0.1"
@@ -72,11 +72,11 @@ class Proxy:
 
     def cut_next(self, count: int = 1) -> None:
         """Lose the replies to the next *count* calls. The server carries the calls out."""
-        self._next = whole("count", count, 1, 1_000_000)
+        self._next = integer("count", count, 1, 1_000_000)
 
     def cut_every(self, nth: int) -> None:
         """Lose every *nth* reply from now on; *nth* is at least 2, so that calls come to an end."""
-        self._every, self._replies = whole("nth", nth, 2, 1_000_000), 0
+        self._every, self._replies = integer("nth", nth, 2, 1_000_000), 0
 
     def cut_no_more(self) -> None:
         """Undo `cut_next` and `cut_every`."""

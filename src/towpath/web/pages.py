@@ -21,7 +21,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined
 
-from towpath.clock import instant, spelled, timely, wall_ms
+from towpath.clock import format_duration, instant, trim_timestamps, wall_ms
 from towpath.errors import QueueNotFound, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.ledger.keys.raw import RawQueues
@@ -305,6 +305,7 @@ def as_json(value: Any) -> str:
 
 
 _FILTERS = (
-    visible, timely, short, span, spelled, ago, moment, number, as_text, segment, curl, as_json,
+    visible, trim_timestamps, short, span, format_duration, ago, moment, number, as_text, segment,
+    curl, as_json,
 )  # fmt: skip
 FILTERS: dict[str, Callable[..., Any]] = {function.__name__: function for function in _FILTERS}

@@ -17,9 +17,9 @@ from towpath.engine.model import Bury, Fail, Lease, Outcome, Release, Renew, Set
 from towpath.engine.worker_registry import (
     HANDLERS_SHOWN,
     BlockedLoop,
-    Doing,
     HandlerReport,
     RunningJob,
+    WorkerReport,
 )
 from towpath.errors import ServerError, TowpathError
 from towpath.ids import QueueName
@@ -140,11 +140,11 @@ class Execution:
         answer, give_up = self.lease / 5, self.lease / 2
         return self._app.new_engine(Limits(answer=answer, give_up=give_up, channels=_CHANNELS))
 
-    def _describe(self, blocked: BlockedLoop | None) -> Doing:
+    def _describe(self, blocked: BlockedLoop | None) -> WorkerReport:
         """Returns the worker's entry for the list of workers. Called in the heartbeat's thread."""
         queues, held = list(self._served.weights), self.held
         known = [handler for its in self._served.handlers.values() for handler in its]
-        return Doing(
+        return WorkerReport(
             host=socket.gethostname(), pid=os.getpid(), queues=queues, serving=len(queues),
             slots=self._concurrency, running=len(held),
             jobs=[RunningJob(attempt.lease.job, attempt.taken_ms) for attempt in held],

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin, g
 
 import msgspec
 
-from towpath.clock import DurationField, OptionalDuration, duration, hours, milliseconds, usually
-from towpath.engine.check import whole
+from towpath.clock import (
+    DurationField,
+    OptionalDuration,
+    default_duration,
+    duration,
+    hours,
+    milliseconds,
+)
+from towpath.engine.check import integer
 from towpath.engine.retry import RetryPolicy, own_attempts, retry_policy
 from towpath.errors import HandlerInvalid
 from towpath.ids import QueueName, queue_name
@@ -52,10 +59,10 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
     """Maximum number of attempts before a job is dead; None = the length of a Listed policy, else
     as the queue says."""
-    keep: OptionalDuration = usually(None)
+    keep: OptionalDuration = default_duration(None)
     """How long a finished job and its result are kept; None = an hour, unless the queue is
     configured otherwise."""
-    time_limit: DurationField = usually(hours(1))
+    time_limit: DurationField = default_duration(hours(1))
     """Maximum duration of one attempt."""
     processes: int = 0
     """Number of processes to run in instead of threads; for plain functions that compute."""
@@ -74,11 +81,11 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.retry is not None:
             retry_policy(self.retry)
         if self.max_attempts is not None:
-            whole("max_attempts", self.max_attempts, 1, 1_000_000)
+            integer("max_attempts", self.max_attempts, 1, 1_000_000)
         if self.concurrency is not None:
-            whole("concurrency", self.concurrency, 1, 100_000)
-        whole("processes", self.processes, 0, 1_000)
-        whole("weight", self.weight, 1, 1_000)
+            integer("concurrency", self.concurrency, 1, 100_000)
+        integer("processes", self.processes, 0, 1_000)
+        integer("weight", self.weight, 1, 1_000)
         if self.keep is not None:
             msgspec.structs.force_setattr(self, "keep", duration("keep", self.keep))
         limit = duration("time_limit", self.time_limit, least=milliseconds(1))

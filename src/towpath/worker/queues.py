@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.errors import HandlerInvalid, TowpathError
 from towpath.ids import QueueName, queue_name
 from towpath.telemetry import events
@@ -47,7 +47,7 @@ class ServedQueues:
         if chosen is not None:
             weights = cast("Mapping[str, int]", chosen) if isinstance(chosen, Mapping) else None
             self._chosen = {
-                queue_name(queue): whole("weight", weights[queue], 1, 1_000)
+                queue_name(queue): integer("weight", weights[queue], 1, 1_000)
                 if weights
                 else BY_HANDLERS
                 for queue in chosen

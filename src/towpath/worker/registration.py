@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from towpath.clock import seconds
 from towpath.engine.engine import Engine
-from towpath.engine.worker_registry import SILENT_AFTER, TELL_EVERY, BlockedLoop, Doing
+from towpath.engine.worker_registry import REPORT_EVERY, SILENT_AFTER, BlockedLoop, WorkerReport
 from towpath.errors import ServerError
 from towpath.processes.age import process_age
 
@@ -24,7 +24,7 @@ class WorkerRegistration:
     *describe* returns the report; it is called in that thread.
     """
 
-    def __init__(self, worker: str, describe: Callable[[BlockedLoop | None], Doing]) -> None:
+    def __init__(self, worker: str, describe: Callable[[BlockedLoop | None], WorkerReport]) -> None:
         self._worker, self._describe = worker, describe
         self._blocked: BlockedLoop | None = None
         self._changed = asyncio.Event()
@@ -48,12 +48,12 @@ class WorkerRegistration:
         self._loop = asyncio.get_running_loop()
         while not self._is_over:
             self._changed.clear()
-            doing = self._describe(self._blocked)
+            report = self._describe(self._blocked)
             with suppress(ServerError):  # the feeders log it
-                await engine.workers.tell(
-                    self._worker, doing, age=process_age(), lasts=SILENT_AFTER
+                await engine.workers.report(
+                    self._worker, report, age=process_age(), lasts=SILENT_AFTER
                 )
-            every = BLOCKED_EVERY if self._blocked else TELL_EVERY
+            every = BLOCKED_EVERY if self._blocked else REPORT_EVERY
             with suppress(TimeoutError):
                 async with asyncio.timeout(every.total_seconds()):
                     await self._changed.wait()
@@ -63,4 +63,4 @@ class WorkerRegistration:
         self._is_over = True
         with suppress(ServerError, TimeoutError):
             async with asyncio.timeout(_END_WITHIN):
-                await engine.workers.gone(self._worker)
+                await engine.workers.remove(self._worker)

@@ -12,7 +12,7 @@ from typing import cast
 
 import msgspec
 
-from towpath.clock import ZERO, Duration, duration_ms, instant, milliseconds, spelled
+from towpath.clock import ZERO, Duration, duration_ms, format_duration, instant, milliseconds
 from towpath.engine.codec import settlement_item
 from towpath.engine.explain import HANDLER_MISSING
 from towpath.engine.model import Bury, Complete, Fail, Release, Renew, Settlement
@@ -165,7 +165,7 @@ def own_limit(attempt: Attempt) -> int | None:
 
 def time_limit_reason(attempt: Attempt) -> str:
     limit = attempt.handler.options.time_limit if attempt.handler else ZERO
-    return f"TimeLimit: the handler took longer than {spelled(limit)}"
+    return f"TimeLimit: the handler took longer than {format_duration(limit)}"
 
 
 def reason_of(error: BaseException) -> str:

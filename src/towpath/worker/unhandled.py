@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from random import randrange
 from typing import Any
 
-from towpath.clock import Duration, milliseconds, seconds, spelled, steady
+from towpath.clock import Duration, format_duration, milliseconds, seconds, steady
 from towpath.engine.engine import Engine
 from towpath.engine.explain import HANDLER_MISSING, spell_handler
 from towpath.engine.model import Bury, Lease, Release, Settlement
@@ -72,7 +72,7 @@ class UnhandledJobs:
         names = [handler.named or f"{handler.name} (without a name)" for handler in known]
         have = ", ".join(names) or "none"
         text = f"the job asks for {spell_handler(wanted)}; this worker has: {have}"
-        ago = f"no live worker has it, for {spelled(_age(lease))}"
+        ago = f"no live worker has it, for {format_duration(_age(lease))}"
         return Bury(lease, f"{HANDLER_MISSING}: {text}; {ago}")
 
     async def settle_unfit(self, attempt: Attempt, bury: Bury) -> Settlement:

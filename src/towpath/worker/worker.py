@@ -14,8 +14,8 @@ from enum import IntEnum
 from types import FrameType
 
 from towpath.clock import DurationLike, duration_ms, milliseconds, seconds, steady
-from towpath.engine.check import whole
-from towpath.engine.worker_registry import TELL_EVERY
+from towpath.engine.check import integer
+from towpath.engine.worker_registry import REPORT_EVERY
 from towpath.errors import ServerError, TowpathError
 from towpath.ids import QueueName, worker_name
 from towpath.supervise import exempt_from_collection, new_loop
@@ -83,7 +83,7 @@ class Worker:
         handlers_later: bool = False,
     ) -> None:
         self._app = app
-        self.concurrency = whole("concurrency", concurrency, 1, 100_000)
+        self.concurrency = integer("concurrency", concurrency, 1, 100_000)
         self.lease = milliseconds(duration_ms("lease", lease, least=seconds(1)))
         self.grace = milliseconds(duration_ms("grace", grace))
         self.unhandled_for = milliseconds(duration_ms("unhandled_for", unhandled_for))
@@ -221,7 +221,7 @@ class Worker:
                     async with asyncio.timeout(_IDENTIFIED_S):
                         if (id := await self._app.ledger_id()) is not None:
                             execution.identify_ledger(id)
-            await asyncio.sleep(TELL_EVERY.total_seconds())
+            await asyncio.sleep(REPORT_EVERY.total_seconds())
 
     async def _wind_down(self, execution: Execution, feeding: asyncio.Task[None]) -> None:
         self.log.emit(

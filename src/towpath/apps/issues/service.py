@@ -31,7 +31,7 @@ from towpath.apps.issues.policy import policy_at
 from towpath.apps.issues.tables import changes
 from towpath.apps.owners import ALL, Access, access_of
 from towpath.clock import Duration, instant, instant_ms, seconds, wall_ms
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.explain import Why
 from towpath.engine.leases import lease_by_token
 from towpath.engine.model import Call, JobInfo, Lease, job_ref
@@ -255,7 +255,7 @@ class Issues:
         size: int = 50,
     ) -> IssuePage:
         """A page of issues, by repository and number. Raises InvalidOption."""
-        whole("size", size, 1, LARGEST_PAGE)
+        integer("size", size, 1, LARGEST_PAGE)
         query = tables.issues_page(
             repository=repository,
             state=state,

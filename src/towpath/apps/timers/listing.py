@@ -13,7 +13,7 @@ from towpath.apps.owners import ALL, Access
 from towpath.apps.timers.model import Timer, TypeKey, timer_of
 from towpath.apps.timers.types import TypeInfo
 from towpath.clock import instant_ms
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Counts, cursor_at
 from towpath.engine.states import State
@@ -110,7 +110,7 @@ async def page_of(
     access: Access = ALL,
 ) -> TimerPage:
     """Returns a page of the timers of these types, sorted by type. Raises InvalidOption."""
-    search = _Search(engine, wanted, whole("size", size, 1, LARGEST_PAGE), access)
+    search = _Search(engine, wanted, integer("size", size, 1, LARGEST_PAGE), access)
     begin = None if after is None else _Place.read(after)
     for info, state, inner in _lists(wanted.types(infos), wanted, begin):
         rest = inner

@@ -22,7 +22,7 @@ from towpath.apps.timers.model import TypeKey
 from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.types import SCRIPTS, queue_of
 from towpath.clock import duration_ms, instant, instant_ms, seconds
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.engine import Engine
 from towpath.engine.space import SpaceRecord
 from towpath.errors import InvalidOption, ServerError
@@ -132,7 +132,7 @@ class FiringLog:
 
         Firings of other owners are left out, so a page may have fewer than *size*.
         """
-        size = whole("size", size, 1, LARGEST_PAGE)
+        size = integer("size", size, 1, LARGEST_PAGE)
         before = None if until is None else f"{instant_ms('until', until)}-0"
         if after is not None:
             if re.fullmatch(r"\d{1,15}-\d{1,15}", after) is None:

@@ -30,7 +30,7 @@ from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.service import TimerExplanation, TimerService
 from towpath.apps.timers.workers import TaskWorker, is_task_worker
 from towpath.clock import duration_ms, seconds
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.states import State
 from towpath.errors import HandlerInvalid
 from towpath.worker.options import DEFAULTS
@@ -190,7 +190,7 @@ class Timers:
         """Set how many timers run at once in this process; applies from the next `register` on."""
         if self._running is not None:
             raise HandlerInvalid("set_threads", rule="must be called before the first register")
-        self._threads = whole("threads", size, 1, 100_000)
+        self._threads = integer("threads", size, 1, 100_000)
 
     def register(self, task_type: str, sec: float = 1) -> None:
         """Run the timers of a type in this process from now on, in a thread or in the running event

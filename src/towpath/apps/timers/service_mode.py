@@ -27,7 +27,7 @@ from towpath.calls.errors import CallRefused
 from towpath.calls.guard import Guard
 from towpath.calls.signature import derived
 from towpath.clock import Duration, instant_ms, wall_ms
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.engine import Engine
 from towpath.engine.leases import lease_by_token
 from towpath.engine.model import (
@@ -121,7 +121,7 @@ class ServiceMode:
         TooManyInstances.
         """
         text_name("app", app, longest=LONGEST_NAME)
-        whole("weight", weight, 1, MOST_WEIGHT)
+        integer("weight", weight, 1, MOST_WEIGHT)
         if not self._options.secrets:
             rule = "the server has no secret for signing calls; set calls.secrets"
             raise InvalidOption("calls.secrets", "none", rule=rule)

@@ -19,7 +19,7 @@ from towpath.apps.uploads.options import LARGEST_CHUNK, MIB, SMALLEST_CHUNK
 from towpath.apps.uploads.stores.checksums import Checksum
 from towpath.apps.uploads.stores.port import MOST_PARTS
 from towpath.clock import minutes, seconds
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.options import QueueOptions
 from towpath.engine.retry import Exponential
 from towpath.errors import InvalidOption
@@ -81,10 +81,10 @@ class UploadPlan(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, size: int | None, chunk_size: int, *, largest_part: int) -> UploadPlan:
         """The plan for a file. Raises InvalidOption, UploadTooLarge, PartTooLarge."""
-        whole("chunk_size", chunk_size, SMALLEST_CHUNK, LARGEST_CHUNK)
+        integer("chunk_size", chunk_size, SMALLEST_CHUNK, LARGEST_CHUNK)
         least = LEAST_PART
         if size is not None:
-            whole("size", size, 0, 2**53)
+            integer("size", size, 0, 2**53)
             if size > LARGEST_SIZE:
                 raise UploadTooLarge(f"{size} bytes: an object has at most {LARGEST_SIZE}")
             least = max(least, -(-size // MOST_PARTS))

@@ -38,7 +38,7 @@ from towpath.apps.uploads.states import Put, UploadMap, UploadUnknown, not_open,
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreError
 from towpath.apps.uploads.sweeping import Sweep
 from towpath.clock import Duration, instant, steady, wall_ms
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.ids import new_job_id
 
 LARGEST_PAGE = 1000
@@ -212,7 +212,7 @@ class UploadService:
     async def _receive(
         self, incoming: Incoming, count: int, body: AsyncIterator[bytes], plan: UploadPlan
     ) -> Put:
-        if whole("count", count, 1, MOST_AT_ONCE) == 1:
+        if integer("count", count, 1, MOST_AT_ONCE) == 1:
             return await self._receiving.receive(incoming, body, plan)
         numbers = range(incoming.number, incoming.number + count)
         return await Run(self._lifecycle, self._receiving, incoming, numbers).receive(body, plan)
@@ -322,7 +322,7 @@ class UploadService:
         size: int = 50,
     ) -> Sequence[Upload]:
         """A page of uploads, newest first; *after* is the last id of the page before."""
-        whole("size", size, 1, LARGEST_PAGE)
+        integer("size", size, 1, LARGEST_PAGE)
         query = tables.page(status=status, owner=owner, after=after, size=size)
         return await self._lifecycle.ledger.read(query)
 

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection, RowMapping
 
 from towpath.clock import ZERO, Duration, instant, wall_ms
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.errors import InvalidOption
 from towpath.ids import sink_name
 from towpath.ledger.database.bulk import each_name
@@ -126,7 +126,7 @@ class Outbox:
 
     async def refused(self, sink: str, *, after: int = 0, size: int = 50) -> list[RefusedEvent]:
         """Return events that *sink* refused, oldest first; *after* is the `seq` of an event."""
-        name, size = sink_name(sink), whole("size", size, 1, LARGEST_PAGE)
+        name, size = sink_name(sink), integer("size", size, 1, LARGEST_PAGE)
         query = (
             select(outbox)
             .where(*_refused_by(name), outbox.c.seq > after)

@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from towpath.clock import ZERO, Duration, milliseconds, seconds, steady
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.errors import InvalidOption
 from towpath.ledger.database.schema import couriers, now_ms, outbox
 from towpath.ledger.outbox.event import OutboxEvent, Outcome, Postponed, Refusal
@@ -47,8 +47,8 @@ class CourierOptions(msgspec.Struct, frozen=True, kw_only=True):
     """At the end, the time for finishing the current batch."""
 
     def __post_init__(self) -> None:
-        whole("courier.batch", self.batch, 1, 500)
-        whole("courier.attempts", self.attempts, 1, 1_000_000)
+        integer("courier.batch", self.batch, 1, 500)
+        integer("courier.attempts", self.attempts, 1, 1_000_000)
         for name in ("lease", "look_every", "first_pause", "grace"):
             if not milliseconds(1) <= getattr(self, name) <= seconds(3600):
                 rule = "must be from a millisecond to an hour"

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 
 from towpath.clock import DurationLike, days, duration_ms, seconds
 from towpath.engine.change import when
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.model import JobRef, Lease
 from towpath.engine.options import QueueOptions
 from towpath.errors import InvalidOption
@@ -356,7 +356,7 @@ class Jobs:
 
     async def trim(self, *, keep: DurationLike = KEEP, limit: int = 1000) -> int:
         """Delete records that ended longer ago than *keep*, at most *limit*. Returns how many."""
-        most, before = whole("limit", limit, 1, 10_000), moment() - duration_ms("keep", keep)
+        most, before = integer("limit", limit, 1, 10_000), moment() - duration_ms("keep", keep)
         ended = jobs.c.state.not_in(OPEN), jobs.c.finished_at < before
         old = select(jobs.c.seq).where(*ended).order_by(jobs.c.finished_at).limit(most)
 

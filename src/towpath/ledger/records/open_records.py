@@ -29,7 +29,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from towpath.clock import instant
 from towpath.engine.batcher import LARGEST_BATCH
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.errors import InvalidOption
 from towpath.ids import QueueName, queue_name
 from towpath.ledger.database.bulk import arrays_of, each_name, given, has_arrays, named, rows_of
@@ -272,7 +272,7 @@ def newest(
     size: int,
 ) -> Select[Any]:
     """Return the query for the newest records, one more than *size*. Raises InvalidOption."""
-    name, most = queue_name(queue), whole("size", size, 1, LARGEST_PAGE) + 1
+    name, most = queue_name(queue), integer("size", size, 1, LARGEST_PAGE) + 1
     wanted: list[ColumnElement[bool]] = [jobs.c.queue == name]
     if prefix is not None:
         # Not LIKE, which ignores case on SQLite, but not on PostgreSQL.
@@ -300,7 +300,7 @@ def oldest(queue: str, states: Sequence[str], after: int, size: int) -> Select[A
     """Return the query for the oldest records in *states* after *after*, without payloads and
     results.
     """
-    name, most = queue_name(queue), whole("size", size, 1, LARGEST_PAGE)
+    name, most = queue_name(queue), integer("size", size, 1, LARGEST_PAGE)
     by_state = (
         select(*_bare)
         .where(jobs.c.queue == name, jobs.c.state == state, jobs.c.seq > after)

@@ -12,7 +12,7 @@ import msgspec
 from sqlalchemy.engine import Connection, RowMapping
 
 from towpath.clock import duration_ms, instant, instant_ms
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.model import (
     FIELDS,
     NO_HEADERS,
@@ -201,7 +201,7 @@ def new_record(queue: str, payload: bytes, **options: Unpack[RecordOptions]) -> 
         raise InvalidOption("subject", subject, rule=rule)
     if subject is not None:
         subject = job_id(subject)  # the same rule: text of a bounded length
-        version = None if version is None else whole("version", version, 0, _LATEST_VERSION)
+        version = None if version is None else integer("version", version, 0, _LATEST_VERSION)
     revision, follows = (None if named is None else _revision(named) for named in about)
     job = new_job(payload, **cast("JobOptions", given))
     if _AGAIN.search(job.id):
@@ -246,7 +246,7 @@ def as_job(record: Record, *, now: datetime, timely: bool = True) -> NewJob:
     more = {
         name: _decode_option(name, value) for name, value in _decode_options(record.options).items()
     }
-    priority = whole("priority", record.priority, 0, 100)
+    priority = integer("priority", record.priority, 0, 100)
     more |= {"named": 1, "priority": priority, "max_attempts": _DELIVERIES, "record": record.id}
     if record.lane is not None:
         more["lane"] = lane_key(record.lane)
@@ -265,9 +265,9 @@ def as_job(record: Record, *, now: datetime, timely: bool = True) -> NewJob:
 
 def check_counts(attempts: int, most: int | None, fence: int) -> None:
     """Raise InvalidOption if these columns of a row are invalid, as after an edit by hand."""
-    whole("attempts", attempts, 0, 2**31)
-    whole("max_attempts", 1 if most is None else most, 1, 1_000_000)
-    whole("fence", fence, 0, HIGHEST_FENCE)
+    integer("attempts", attempts, 0, 2**31)
+    integer("max_attempts", 1 if most is None else most, 1, 1_000_000)
+    integer("fence", fence, 0, HIGHEST_FENCE)
 
 
 def spoilt(error: Exception) -> str:

@@ -171,20 +171,20 @@ async def workers(engine: TheEngine, key: CanRead) -> WorkersOut:
     that serve a queue the key covers.
     """
     found: list[WorkerOut] = []
-    for name, since, doing in await engine.workers.list():
-        queues = [queue for queue in doing.queues if key.covers(queue)]
+    for name, since, report in await engine.workers.list():
+        queues = [queue for queue in report.queues if key.covers(queue)]
         jobs = [
             RunningOut(queue=one.job.queue, id=one.job.id, since=one.since)
-            for one in doing.jobs
+            for one in report.jobs
             if key.covers(one.job.queue)
         ]
         if queues:
             found.append(
                 WorkerOut(
-                    name=name, host=doing.host, pid=doing.pid, since=since, queues=queues,
-                    serving=doing.serving, slots=doing.slots, running=doing.running, jobs=jobs,
-                    blocked=_blocked_out(doing.blocked, key), release=doing.release or None,
-                    handlers=_handlers_out(doing.handlers, key), handling=doing.handling,
+                    name=name, host=report.host, pid=report.pid, since=since, queues=queues,
+                    serving=report.serving, slots=report.slots, running=report.running, jobs=jobs,
+                    blocked=_blocked_out(report.blocked, key), release=report.release or None,
+                    handlers=_handlers_out(report.handlers, key), handling=report.handling,
                 )
             )  # fmt: skip
     return WorkersOut(workers=found)

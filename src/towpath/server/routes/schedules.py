@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BeforeValidator, Field
 
 from towpath.clock import Duration, instant, parse_duration, seconds
-from towpath.engine.model import JobOptions, Said
+from towpath.engine.model import JobAttributes, JobOptions
 from towpath.engine.preview import MOST_FIRINGS, Preview, preview
 from towpath.engine.schedule import Cron, Every, Missed, Schedule
 from towpath.engine.stored_schedules import ScheduleInfo
@@ -198,8 +198,8 @@ class ScheduleOut(telling(_ScheduleHead)):
     @classmethod
     def of(cls, info: ScheduleInfo) -> ScheduleOut:
         options = cast("dict[str, Any]", info.options)
-        attributes = Said(
-            **{name: options[name] for name in Said.__struct_fields__ if name in options}
+        attributes = JobAttributes(
+            **{name: options[name] for name in JobAttributes.__struct_fields__ if name in options}
         )
         return cls(
             queue=info.queue,

@@ -36,7 +36,7 @@ from towpath.apps.reviews.reviewers.errors import (
 )
 from towpath.apps.reviews.reviewers.port import printed
 from towpath.clock import Duration, duration_ms, milliseconds
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.errors import InvalidOption
 from towpath.processes.command import (
     Command,
@@ -80,7 +80,7 @@ class CommandReviewer:
         self._directory = Path(directory)
         self._within = within
         duration_ms("within", within, least=milliseconds(1))
-        self._largest = whole("largest", largest, 1, 1 << 30)
+        self._largest = integer("largest", largest, 1, 1 << 30)
 
     @property
     def within(self) -> Duration:

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, Piece
 from towpath.apps.uploads.stores.errors import PartsDiffer, PartTooSmall
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.errors import InvalidInput, InvalidName, InvalidOption, PayloadTooLarge
 
 LEAST_PART = 5 * 1024 * 1024
@@ -200,7 +200,7 @@ def object_key(value: str) -> str:
 
 def part_number(value: int) -> int:
     """*value* if a part can have that number, or InvalidOption."""
-    return whole("part", value, 1, MOST_PARTS)
+    return integer("part", value, 1, MOST_PARTS)
 
 
 def size_of(body: Body) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.engine.engine import Engine
 from towpath.engine.space import MOST_KEPT
 from towpath.errors import ServerError
@@ -32,7 +32,7 @@ class RedisStreamSink:
     ) -> None:
         self.name = sink_name(name)
         self._engine, self._stream = engine, stream_name(stream)
-        self._kept = whole("kept", kept, 1, MOST_KEPT)
+        self._kept = integer("kept", kept, 1, MOST_KEPT)
 
     async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
         """Append all *events*. Raises SinkUnreachable for any error of Redis, as it may pass."""

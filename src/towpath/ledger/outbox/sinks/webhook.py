@@ -10,7 +10,7 @@ from towpath.calls.answer import CallAnswer, Next, advice
 from towpath.calls.caller import Caller
 from towpath.calls.errors import AnswerTooLarge, CallError
 from towpath.calls.signature import headers_for, message_id
-from towpath.engine.check import whole
+from towpath.engine.check import integer
 from towpath.errors import InvalidInput
 from towpath.ids import sink_name
 from towpath.ledger.outbox.event import (
@@ -49,7 +49,7 @@ class WebhookSink:
         caller.check(url)
         headers_for(secrets, "one", b"")  # raises SecretInvalid now, not at the first event
         self._caller, self._url, self._secrets = caller, url, list(secrets)
-        self._at_once = whole("at_once", at_once, 1, 100)
+        self._at_once = integer("at_once", at_once, 1, 100)
 
     async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
         """Send each event in a call of its own. Does not raise SinkUnreachable: each event has an

@@ -1,4 +1,4 @@
--- changing: note that a queue's schedules will change: processes that fire them look each second.
+-- begin_schedule_change: note that a queue's schedules will change: processes that fire them look each second.
 --
 -- keys   index    hash     queue -> begun or done, its last change, how many are stored; * -> the last change of all
 -- args   queue    text     whose schedules
@@ -7,6 +7,7 @@
 --        most     int      so many may be stored in all queues together
 -- reply  ok
 --        SCHEDULES_FULL
+-- stored changing         the name under which its calls are remembered, as by earlier releases
 -- cost   O(queues that have schedules)
 -- full   works
 

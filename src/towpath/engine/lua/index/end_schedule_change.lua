@@ -1,4 +1,4 @@
--- changed: note that a change of a queue's schedules is done, or was found to be done.
+-- end_schedule_change: note that a change of a queue's schedules is done, or was found to be done.
 --
 -- keys   index    hash     queue -> begun or done, its last change, how many are stored; * -> the last change of all
 -- args   queue    text     whose schedules
@@ -6,6 +6,7 @@
 --        count    int      how many are stored there now; -1 = as many as before
 --        news     text     the last change of all from now on
 -- reply  ok
+-- stored changed          the name under which its calls are remembered, as by earlier releases
 -- cost   O(1)
 -- full   works
 

@@ -1,9 +1,10 @@
--- append: add entries to the end of a stream that other programs read.
+-- append_entries: add entries to the end of a stream that other programs read.
 --
 -- keys   record   stream   the entries; the stream belongs to no queue
 -- args   cap      int      at least so many are kept
 --        entries  list     of each entry its fields: name, value, name, value, …
 -- reply  <the entries' ids>
+-- stored append           the name under which its calls are remembered, as by earlier releases
 -- cost   O(entries)
 -- full   refused
 

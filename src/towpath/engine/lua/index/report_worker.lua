@@ -1,4 +1,4 @@
--- alive: a worker reports that it is alive, and what it does.
+-- report_worker: a worker reports that it is alive, and what it does.
 --
 -- keys   living   zset     workers by the moment until which they count as alive, ms
 --        told     hash     worker -> when its process began, ms, and its report
@@ -9,6 +9,7 @@
 --        most     int      so many workers are stored at most
 -- reply  ok
 --        WORKERS_FULL
+-- stored alive            the name under which its calls are remembered, as by earlier releases
 -- cost   O(log n)
 -- full   works
 -- uses   clock

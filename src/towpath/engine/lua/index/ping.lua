@@ -1,4 +1,4 @@
--- answers: whether the server runs scripts at all.
+-- ping: whether the server runs scripts at all.
 --
 -- keys   none
 -- args   none
