@@ -1,4 +1,7 @@
-"""Every error Towpath raises: what happened, what to do, and whether to try again.
+"""The errors of the core: what happened, what to do, and whether to try again.
+
+The parts beside the core and the applications have theirs in modules of their own, such as
+`towpath.ledger.errors`; all of them derive from `TowpathError`. The reference page lists them all.
 
 TowpathError
 ├── InvalidInput            the caller's value can't be right; nothing was sent
@@ -61,41 +64,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Self
-
-if TYPE_CHECKING:
-    # Every error can be imported from here. Errors of other modules are looked up there when they
-    # are first used.
-    from towpath.apps.application import ApplicationInvalid as ApplicationInvalid
-    from towpath.apps.issues.errors import *  # noqa: F403
-    from towpath.apps.messages.queue import MessageDiffers as MessageDiffers
-    from towpath.apps.messages.queue import MessageNotHeld as MessageNotHeld
-    from towpath.apps.reviews.errors import *  # noqa: F403
-    from towpath.apps.reviews.queue import TaskNotHeld as TaskNotHeld
-    from towpath.apps.reviews.queue import TaskNotLocked as TaskNotLocked
-    from towpath.apps.reviews.reviewers.errors import *  # noqa: F403
-    from towpath.apps.timers.errors import *  # noqa: F403
-    from towpath.apps.uploads.client.errors import *  # noqa: F403
-    from towpath.apps.uploads.errors import *  # noqa: F403
-    from towpath.apps.uploads.stores.errors import *  # noqa: F403
-    from towpath.calls.errors import *  # noqa: F403
-    from towpath.console.exits import AppFailed as AppFailed
-    from towpath.console.exits import AppNotFound as AppNotFound
-    from towpath.console.exits import DemoFailed as DemoFailed
-    from towpath.console.exits import EventNotFound as EventNotFound
-    from towpath.console.exits import JobFailed as JobFailed
-    from towpath.console.exits import NotConfirmed as NotConfirmed
-    from towpath.console.exits import NotInstalled as NotInstalled
-    from towpath.console.exits import QueueNotFound as QueueNotFound
-    from towpath.console.exits import RemoteRefused as RemoteRefused
-    from towpath.console.exits import SinkNotFound as SinkNotFound
-    from towpath.embedded.errors import *  # noqa: F403
-    from towpath.files import FileDamaged as FileDamaged
-    from towpath.forges.errors import *  # noqa: F403
-    from towpath.ledger.errors import *  # noqa: F403
-    from towpath.processes.command import *  # noqa: F403
-    from towpath.testing.errors import *  # noqa: F403
+from typing import Any, ClassVar, Self
 
 
 class RetryAdvice(StrEnum):
@@ -861,41 +830,3 @@ class ScriptDefect(ServerError):
     code = "script_defect"
     external = False
     remedy = "Report this message. No partial change was made."
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> type[TowpathError]:
-        """An error of another module. Names that do not start with a capital are not looked up."""
-        if name[:1].isupper():
-            for home in HOMES:
-                found = vars(import_module(home)).get(name)
-                if isinstance(found, type) and issubclass(found, TowpathError):
-                    return found
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
-
-
-HOMES = tuple(
-    f"towpath.{module}"
-    for module in (
-        "ledger.errors",
-        "calls.errors",
-        "forges.errors",
-        "embedded.errors",
-        "testing.errors",
-        "processes.command",
-        "files",
-        "apps.application",
-        "apps.messages.queue",
-        "apps.issues.errors",
-        "apps.reviews.errors",
-        "apps.reviews.queue",
-        "apps.reviews.reviewers.errors",
-        "apps.timers.errors",
-        "apps.uploads.client.errors",
-        "apps.uploads.errors",
-        "apps.uploads.stores.errors",
-        "console.exits",
-    )
-)
-"""The modules of the other errors."""
