@@ -283,7 +283,7 @@ class TestABegunPart:
     async def test_of_tus_goes_on_while_the_budget_is_full(
         self, app: FastAPI, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("towpath.apps.uploads.writing._ROOM_WITHIN", 0.0)
+        monkeypatch.setattr("towpath.apps.uploads.appending._ROOM_WITHIN", 0.0)
         async with keyed(app) as client:
             client.headers.update(TUS)
             path = await create(client, 8 * MIB)

@@ -41,7 +41,7 @@ class TestBodiesOfOneChunk:
         sending: Sending,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr("towpath.apps.uploads.writing._ROOM_WITHIN", 0.0)
+        monkeypatch.setattr("towpath.apps.uploads.appending._ROOM_WITHIN", 0.0)
         view = await uploads.start(size=SIZE, chunk_size=SIZE)
         budget, go_on, waiting = uploads.lifecycle.records.budget, asyncio.Event(), list[int]()
 
@@ -89,7 +89,7 @@ async def test_a_refused_body_leaves_another_one_its_room(
     uploads: UploadServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first body has one part. The second would need that, its own room, and another part."""
-    monkeypatch.setattr("towpath.apps.uploads.writing._ROOM_WITHIN", 0.0)
+    monkeypatch.setattr("towpath.apps.uploads.appending._ROOM_WITHIN", 0.0)
     view = await uploads.start(size=2 * SIZE, chunk_size=SIZE)
     budget, data = uploads.lifecycle.records.budget, bytes(2 * SIZE)
     other = BodyLease("body", "other", 0, "key", extent=12 * MIB, own=12 * MIB, stays=False)

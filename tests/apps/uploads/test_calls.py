@@ -1,4 +1,4 @@
-"""How often a body asks Redis: its room costs two calls, one before it and one behind it."""
+"""How often Redis is called for a body, and for how many of these calls the body waits."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -10,6 +10,7 @@ from tests.apps.uploads.uploading import UploadServices, in_pieces
 from towpath.apps.uploads.appending import Appending
 from towpath.apps.uploads.options import KIB, MIB
 from towpath.apps.uploads.service import View
+from towpath.engine.engine import Engine
 from towpath.engine.space import SpaceRecord
 
 P = 8 * MIB
@@ -30,40 +31,70 @@ async def appended(uploads: UploadServices, view: View) -> object:
     return await Appending(uploads.service).append(id, 0, body, holder="key", length=P)
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Calls to Redis by the name of the script or command."""
-    found = Counter[str]()
+class RedisCalls:
+    """The calls to Redis by the name of the script or command, and the round trips that they took.
 
-    def counted(name: str) -> None:
-        real = getattr(SpaceRecord, name)
+    Calls that are under way at the same time share a round trip.
+    """
+
+    def __init__(self) -> None:
+        self.names, self.round_trips, self._under_way = Counter[str](), 0, 0
+
+    async def call(self, name: str, send: Callable[[], Awaitable[Any]]) -> Any:
+        self.names[name] += 1
+        self.round_trips += not self._under_way
+        self._under_way += 1
+        try:
+            return await send()
+        finally:
+            self._under_way -= 1
+
+    def clear(self) -> None:
+        self.names.clear()
+        self.round_trips = 0
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> RedisCalls:
+    found = RedisCalls()
+
+    def count(kind: type, name: str) -> None:
+        real = getattr(kind, name)
 
         async def call(*args: Any, **more: Any) -> Any:
-            found[args[1] if name in ("run", "read") else name] += 1
-            return await real(*args, **more)
+            called = args[1] if name in ("run", "read") else name
+            return await found.call(called, lambda: real(*args, **more))
 
-        monkeypatch.setattr(SpaceRecord, name, call)
+        monkeypatch.setattr(kind, name, call)
 
     for name in ("run", "read", "keep", "extend"):
-        counted(name)
+        count(SpaceRecord, name)
+    for name in ("broadcast", "submit"):
+        count(Engine, name)
     return found
 
 
 @pytest.mark.parametrize(
-    ("sending", "chunk", "wanted"),
+    ("sending", "chunk", "names", "round_trips"),
     [
-        (alone, P, "admit reserve keep extend*7 put place finish"),
-        (alone, 64 * KIB, "admit reserve keep put place finish"),
-        (together, MIB, "admit reserve keep*8 put*8 place*8 finish"),
-        (appended, P, "front staged reserve append*8 put place finish"),
+        (alone, P, "admit reserve keep extend*3 put place finish broadcast submit", 9),
+        (alone, 64 * KIB, "admit reserve keep put place finish broadcast", 6),
+        (together, MIB, "admit reserve keep*8 put*8 place*8 finish broadcast*8 submit", 34),
+        (appended, P, "front staged reserve append*8 put place finish broadcast submit", 14),
     ],
     ids=["alone", "alone, small", "together", "appended"],
 )
-async def test_a_body_asks_redis_so_often(
-    uploads: UploadServices, calls: Counter[str], sending: Sending, chunk: int, wanted: str
+async def test_a_body_calls_redis_so_often(  # noqa: PLR0917 -- two fixtures and a row of the table
+    uploads: UploadServices,
+    calls: RedisCalls,
+    sending: Sending,
+    chunk: int,
+    names: str,
+    round_trips: int,
 ) -> None:
     view = await uploads.start(size=P, chunk_size=chunk)
     calls.clear()
     await sending(uploads, view)
-    told = Counter({word.split("*")[0]: int(f"{word}*1".split("*")[1]) for word in wanted.split()})
-    assert calls == told
+    wanted = (word.partition("*") for word in names.split())
+    assert calls.names == Counter({name: int(times or 1) for name, _, times in wanted})
+    assert calls.round_trips == round_trips

@@ -12,14 +12,14 @@ import pytest
 
 from tests.apps.uploads.uploading import UploadServices
 from tests.faults.planting import PlantedFault, planted
+from towpath.apps.uploads.ingest import Ingest
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import UPLOADS, Range, Status
 from towpath.apps.uploads.options import KIB, UploadsOptions
 from towpath.apps.uploads.parts import Storing
-from towpath.apps.uploads.receiving import Receiving
 from towpath.apps.uploads.records import Budget, Chunks
 from towpath.apps.uploads.service import View
-from towpath.apps.uploads.states import UploadUnknown
+from towpath.apps.uploads.states import UploadState, UploadUnknown
 from towpath.apps.uploads.stores.directory import DirectoryStore
 from towpath.clock import ZERO, Clock, ManualClock, duration_ms, minutes
 from towpath.embedded import EmbeddedServer
@@ -92,7 +92,7 @@ async def before_the_bytes(timed: TimedUploads) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Budget, "finish", left)
-        await timed.dies(Receiving, "_stage_body", lambda: timed.put(view))
+        await timed.dies(Ingest, "_stage_body", lambda: timed.put(view))
     assert await timed.services.lifecycle.records.budget.used() > 0
     timed.clock.advance(minutes(3))
     await timed.swept()
@@ -107,8 +107,8 @@ async def before_the_state(timed: TimedUploads) -> None:
         """What the process would have done for its end."""
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Receiving, "drop", left)
-        await timed.dies(Receiving, "_count_chunk", lambda: timed.put(view))
+        patch.setattr(Ingest, "drop", left)
+        await timed.dies(UploadState, "put", lambda: timed.put(view))
     [staged] = cast("list[bytes]", timed.server.ask("KEYS", "upload:*:staging:*"))
     stays = cast("int", timed.server.ask("PTTL", staged.decode()))
     assert 0 < stays <= duration_ms("it", UploadsOptions().staged_for)

@@ -14,7 +14,7 @@ import pytest
 from tests.amounts import amount
 from tests.apps.uploads.uploading import UploadServices
 from tests.waiting import HANGS
-from towpath.apps.uploads import model, pieces, records
+from towpath.apps.uploads import appending, ingest, model, records
 from towpath.apps.uploads.appending import Appending, ExpectedDigest
 from towpath.apps.uploads.errors import BudgetFull, ChunkLost, OffsetDiffers
 from towpath.apps.uploads.model import NewUpload, Status
@@ -55,9 +55,10 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UploadsOptions:
     """A small budget for small parts: more than a server would be allowed to have."""
     monkeypatch.setattr(model, "LEAST_PART", PART)
     monkeypatch.setattr(port, "LEAST_PART", C)
-    monkeypatch.setattr("towpath.apps.uploads.writing._ROOM_WITHIN", 0.0)
-    for module in (pieces, records):
-        monkeypatch.setattr(module, "PIECE", C // 4)
+    monkeypatch.setattr("towpath.apps.uploads.appending._ROOM_WITHIN", 0.0)
+    monkeypatch.setattr(ingest, "_STAGED_AT_ONCE", C // 4)
+    monkeypatch.setattr(appending, "_APPENDED_AT_ONCE", C // 4)
+    monkeypatch.setattr(records, "PIECE", C // 4)
     options = UploadsOptions(directory=tmp_path / "objects", budget=32 * MIB)
     msgspec.structs.force_setattr(options, "budget", BUDGET)
     return options

@@ -26,9 +26,9 @@ from towpath.apps.uploads.errors import (
     UploadNotFound,
     UploadTooLarge,
 )
+from towpath.apps.uploads.ingest import Safety
 from towpath.apps.uploads.model import NewUpload, Range, Status
 from towpath.apps.uploads.options import MIB, UploadsOptions
-from towpath.apps.uploads.receiving import Safety
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.apps.uploads.stores.directory import DirectoryStore
 from towpath.apps.uploads.stores.errors import ObjectNotFound

@@ -47,7 +47,7 @@ SENDINGS: dict[Sending, int] = {alone: 6 * MIB, together: MIB, appended: MIB, ch
 def sending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Sending:
     """One of them, by a server that says with each piece that it is alive."""
     monkeypatch.setattr("towpath.apps.uploads.room._UNHEARD", 0.0)
-    monkeypatch.setattr("towpath.apps.uploads.writing._ROOM_WITHIN", 0.0)
+    monkeypatch.setattr("towpath.apps.uploads.appending._ROOM_WITHIN", 0.0)
     return request.param
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from tests.apps.uploads.uploading import UploadServices, end_leases, in_pieces
-from towpath.apps.uploads import model, pieces, records
+from towpath.apps.uploads import ingest, model, records
 from towpath.apps.uploads.model import UPLOADS, NewUpload, Status
 from towpath.apps.uploads.options import KIB, MIB, UploadsOptions
 from towpath.apps.uploads.stores import port
@@ -100,8 +100,8 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> CallFaults:
     """Every call goes through it; and parts are small, so that a run takes no time."""
     monkeypatch.setattr(model, "LEAST_PART", 2 * C)
     monkeypatch.setattr(port, "LEAST_PART", C)
-    for module in (pieces, records):
-        monkeypatch.setattr(module, "PIECE", C // 2)
+    monkeypatch.setattr(ingest, "_STAGED_AT_ONCE", C // 2)
+    monkeypatch.setattr(records, "PIECE", C // 2)
     CallFaults.now = found = CallFaults()
 
     def counted(kind: type, name: str, error: Exception) -> None:

@@ -37,7 +37,7 @@ from towpath.web.limits import DEFAULTS
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A body in the midst of which there is no room waits longer than any test."""
-    monkeypatch.setattr("towpath.apps.uploads.writing._ROOM_WITHIN", 2 * HANGS)
+    monkeypatch.setattr("towpath.apps.uploads.appending._ROOM_WITHIN", 2 * HANGS)
 
 
 class TestAnUpload:

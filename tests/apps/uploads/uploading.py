@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import msgspec
 
+from towpath.apps.uploads.ingest import ChunkReceipt
 from towpath.apps.uploads.lifecycle import Lifecycle
 from towpath.apps.uploads.model import UPLOADS, NewUpload, Status, Upload
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.parts import Storing
-from towpath.apps.uploads.receiving import ChunkReceipt
 from towpath.apps.uploads.records import BodyLease, Budget
 from towpath.apps.uploads.service import UploadService, View
 from towpath.apps.uploads.states import NewChunk, Put, UploadState

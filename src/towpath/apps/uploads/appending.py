@@ -8,7 +8,8 @@ that append at the same offset, one is refused. Whole chunks count like all othe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import NamedTuple, Protocol
@@ -29,26 +30,25 @@ from towpath.apps.uploads.errors import (
     UploadResumable,
     UploadTooLarge,
 )
-from towpath.apps.uploads.lifecycle import Work
+from towpath.apps.uploads.ingest import PendingWrite, in_pieces
 from towpath.apps.uploads.model import FINAL, NewUpload, Status, Upload, UploadPlan
-from towpath.apps.uploads.pieces import in_pieces
-from towpath.apps.uploads.records import PIECE, tail_token
-from towpath.apps.uploads.room import BodyRoom
+from towpath.apps.uploads.records import PIECE, NoRoom, tail_token
+from towpath.apps.uploads.room import BodyRoom, refused
 from towpath.apps.uploads.service import UploadService, View
-from towpath.apps.uploads.states import Closed, Front, UploadUnknown, not_open
+from towpath.apps.uploads.states import Front, NewChunk, Put, UploadUnknown, not_open
 from towpath.apps.uploads.stores.port import Piece
-from towpath.apps.uploads.writing import (
-    Fork,
-    Start,
-    Steps,
-    Writing,
-    chunk_length,
-    sized,
-)
-from towpath.clock import wall_ms
+from towpath.clock import steady, wall_ms
+from towpath.errors import ServerError
 
+_APPENDED_AT_ONCE = PIECE
+"""Bytes in one call to Redis. Each such piece is kept, even if the body is cut after it."""
 _LOOKS = 5
 """How often an upload is read again if it changes during a read."""
+_ROOM_WITHIN = 20.0
+"""Seconds that a request waits for room for its next part; its body is not read meanwhile."""
+_LOOK_EVERY = 0.1
+_TOUCH_EVERY = 60.0
+"""Seconds after which a body in the middle of a chunk marks its upload as active."""
 
 
 class Hash(Protocol):
@@ -84,7 +84,7 @@ class Appending:
 
     def __init__(self, uploads: UploadService) -> None:
         self._uploads, self._lifecycle = uploads, uploads.lifecycle
-        self._records, self._steps = self._lifecycle.records, Steps(self._lifecycle)
+        self.records, self._ingest = self._lifecycle.records, uploads.ingest
         self.options = uploads.options
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
@@ -123,17 +123,37 @@ class Appending:
     ) -> tuple[Front, int]:
         """Returns the first missing chunk and the offset. Counts a chunk that is staged whole."""
         while True:
-            front = front or await self._records.state(upload_id).front()
+            front = front or await self.records.state(upload_id).front()
             plan = sized(plan, front)
             if plan.size is not None and front.chunk >= plan.most_chunks:
                 return front, plan.size
             length = chunk_length(plan, front.chunk)
             token = tail_token(front.generation, front.chunk)
-            staged = await self._records.chunks(upload_id).staged(token)
+            staged = await self.records.chunks(upload_id).staged(token)
             if not front.status.open or staged < length:
                 return front, front.chunk * plan.chunk_size + staged
-            await self._steps.count_chunk(upload_id, plan, front.chunk, token)
+            await self.count_chunk(upload_id, plan, front.chunk, token)
             front = None
+
+    async def count_chunk(
+        self,
+        upload_id: str,
+        plan: UploadPlan,
+        number: int,
+        token: str,
+        room: BodyRoom | None = None,
+    ) -> Put:
+        """Count a chunk whose bytes are staged under *token*. Raises as `Ingest.commit`."""
+        total = plan.total_chunks
+        [put] = await self._ingest.commit(
+            upload_id,
+            plan,
+            [NewChunk(number, chunk_length(plan, number), b"", token)],
+            room,
+            last=None if total is None else total - 1,
+            is_tail=True,
+        )
+        return put
 
     # ── sending ──────────────────────────────────────────────────────────────────────────
 
@@ -153,7 +173,7 @@ class Appending:
         Raises UploadNotFound, UploadGone, UploadFailed, UploadJoined, OffsetDiffers,
         UploadTooLarge, BodyDiffers, ChunkCut, BudgetFull, ServerError.
         """
-        room = BodyRoom(self._records, upload_id, holder)
+        room = BodyRoom(self.records, upload_id, holder)
         try:
             writing = await self._begin_writing(upload_id, offset, room, length)
         except UploadUnknown:
@@ -172,17 +192,17 @@ class Appending:
             now = (await self.look(upload_id)).offset or 0
             raise OffsetDiffers(upload_id, now, given=writing.offset) from error
         if writing.inside:
-            self._records.ends.note(upload_id, writing.front.generation, writing.offset)
+            self.records.ends.note(upload_id, writing.front.generation, writing.offset)
         return writing.offset
 
     async def _begin_writing(
         self, upload_id: str, offset: int, room: BodyRoom, length: int | None
     ) -> Writing:
         _, plan = await self._uploads.plan_of(upload_id)
-        front = await self._records.state(upload_id).front()
+        front = await self.records.state(upload_id).front()
         if not front.status.open and front.status is not Status.COMPLETED:
             raise not_open(upload_id, front.status)
-        known = self._records.ends.knows(upload_id, front.generation, offset)
+        known = self.records.ends.knows(upload_id, front.generation, offset)
         if not known or front.chunk != offset // plan.chunk_size:
             front, here = await self._read_front(upload_id, plan, front)
             if offset != here:
@@ -190,7 +210,7 @@ class Appending:
         plan = sized(plan, front)
         if plan.size is not None and offset + (length or 0) > plan.size:
             raise UploadTooLarge(f"{offset + (length or 0)} bytes of {plan.size}", upload_id)
-        return Writing(self._steps, room, Start(upload_id, plan, front, offset, length))
+        return Writing(self, room, front, upload_id, plan, offset=offset, length=length)
 
     async def _append_verified(
         self,
@@ -222,7 +242,7 @@ class Appending:
     ) -> None:
         found, size, received = wanted.new(), 0, bytearray()
         try:
-            async for piece in in_pieces(writing.room.watch(body)):
+            async for piece in in_pieces(writing.room.watch(body), _APPENDED_AT_ONCE):
                 size += len(piece)
                 if size > length:
                     break
@@ -262,16 +282,9 @@ class Appending:
         if offset > size:
             raise UploadConflict(upload_id, f"already has {offset} bytes, more than {size}")
         await self._lifecycle.ledger.write(tables.sized(upload, size))
-        await self._follow_up(upload_id, await self._records.state(upload_id).size(size))
+        closed = await self.records.state(upload_id).size(size)
+        await self._lifecycle.submit_closed(upload_id, closed)
         await self._read_front(upload_id, plan)  # the last chunk may be whole now
-
-    async def _follow_up(self, upload_id: str, closed: Closed) -> None:
-        if closed.last:
-            await self._lifecycle.submit(Work(upload_id, closed.generation))
-        elif closed.part is not None:
-            await self._lifecycle.submit(
-                Work(upload_id, closed.generation, closed.part, closed.turn)
-            )
 
     # ── joining ──────────────────────────────────────────────────────────────────────────
 
@@ -327,6 +340,260 @@ class Appending:
             await self._lifecycle.end(upload, Status.ABORTED)
             return
         await self._uploads.abort(upload_id)
+
+
+# ── one body ──────────────────────────────────────────────────────────────────────────────
+
+
+class Writing:
+    """One request body that is being received, and its position."""
+
+    def __init__(
+        self,
+        appending: Appending,
+        room: BodyRoom,
+        front: Front,
+        upload_id: str,
+        plan: UploadPlan,
+        *,
+        offset: int,
+        length: int | None,
+    ) -> None:
+        self.appending, self.room, self.front = appending, room, front
+        self.upload_id, self.plan, self.offset = upload_id, plan, offset
+        records = appending.records
+        self.chunks, self._state = records.chunks(upload_id), records.state(upload_id)
+        self._start, self._end = offset, None if length is None else offset + length
+        self._touched = steady()
+
+    @property
+    def number(self) -> int:
+        """The chunk that the next byte belongs to."""
+        return self.offset // self.plan.chunk_size
+
+    @property
+    def inside(self) -> int:
+        """The position of the next byte in that chunk."""
+        return self.offset % self.plan.chunk_size
+
+    def token(self, number: int) -> str:
+        return tail_token(self.front.generation, number)
+
+    async def reserve_first(self) -> None:
+        """Reserve the part of the next byte before the body is read.
+
+        Raises BudgetFull, ShareFull without waiting.
+        """
+        if chunk_length(self.plan, self.number) > self.inside:
+            part = self.plan.part_of(self.number)
+            await self.reserve({part: self._own_of(part)})
+
+    async def write_all(self, body: AsyncIterator[bytes]) -> None:
+        """Append *body*, each piece while the next one arrives. Raises as `write`."""
+        before = PendingWrite()
+        try:
+            async for piece in in_pieces(self.room.watch(body), _APPENDED_AT_ONCE):
+                await before.wait()
+                before.start(self.write(piece))
+            await before.wait()
+        finally:
+            await before.give_up()
+
+    async def write(self, piece: Piece) -> None:
+        """Append *piece*. Raises ChunkLost if another request has appended here."""
+        at = 0
+        while at < len(piece):
+            number, inside = self.number, self.inside
+            room = chunk_length(self.plan, number) - inside
+            if room <= 0:
+                raise UploadTooLarge(f"more than {self.offset} bytes", self.upload_id)
+            part = self.plan.part_of(number)
+            if not self.room.has(part):
+                await self.reserve({part: self._own_of(part)}, waits=True)
+            some = memoryview(piece)[at : at + room]
+            await self._append(part, number, inside, some)
+            at += len(some)
+            self.offset += len(some)
+            if len(some) == room:
+                await self.count(number, self.token(number))
+            elif steady() - self._touched > _TOUCH_EVERY:
+                await self.touch(part)
+                self._touched = steady()
+
+    def _own_of(self, part: int) -> int:
+        """How many bytes the body may still bring of *part*."""
+        end = part * self.plan.part_size + self.plan.part_length(part)
+        return max(min(end, self._end or end) - self.offset, 0)
+
+    async def _append(self, part: int, number: int, inside: int, some: memoryview) -> None:
+        self.room.keep(part, len(some))
+        try:
+            stays = self.appending.options.chunk_expiry
+            await self.chunks.append(self.token(number), inside, some, stays=stays)
+        except ChunkLost:
+            self.room.keep(part, -len(some))
+            raise
+
+    async def rest(self) -> None:
+        """After the body, keep the incomplete chunk for as long as the upload's other chunks.
+
+        Raises ChunkLost if another request has sent that chunk meanwhile.
+        """
+        if not self.inside or self.offset == self.plan.size:
+            return
+        # If the chunk began before this body, the first append has compared the offset.
+        if self.number * self.plan.chunk_size >= self._start:
+            await self._require_missing()
+        part, kept = self.plan.part_of(self.number), self.appending.records.kept
+        if self.room.has(part) and not kept.knows(self.upload_id, self.front.generation, part):
+            await asyncio.gather(self.touch(part), self.room.finish(part))
+            kept.note(self.upload_id, self.front.generation, part)
+
+    async def _require_missing(self) -> None:
+        """Require that the chunk in which the body ends is still the first missing one.
+
+        Raises ChunkLost if it is not: no request would continue the staged bytes, so they are
+        deleted. Raises UploadUnknown.
+        """
+        front = await self._state.front()
+        if (front.generation, front.chunk) != (self.front.generation, self.number):
+            await self.chunks.delete((), [self.token(self.number)])
+            raise ChunkLost(self.upload_id, f"chunk {self.number}")
+
+    async def count(self, number: int, token: str) -> None:
+        """Count a chunk. Raises ChunkLost if the bytes of another request count for it."""
+        put = await self.appending.count_chunk(self.upload_id, self.plan, number, token, self.room)
+        if put.token not in (token, ""):
+            raise ChunkLost(self.upload_id, f"chunk {number}")
+
+    async def touch(self, part: int) -> None:
+        """Note that the upload is active and that the part has begun."""
+        await self._state.touch(part)
+
+    async def reserve(
+        self, parts: Mapping[int, int], *, stays: bool = True, waits: bool = False
+    ) -> None:
+        """Reserve room for *parts*; the values are the bytes of each that the body brings.
+
+        With *waits*, it tries for some seconds. Raises BudgetFull, ShareFull.
+        """
+        until = steady() + (_ROOM_WITHIN if waits else 0.0)
+        while True:
+            refusal = await self._reserve_all(parts, stays=stays)
+            if refusal is None:
+                return
+            if steady() >= until:
+                raise refused(self.upload_id, refusal)
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def _reserve_all(self, parts: Mapping[int, int], *, stays: bool) -> NoRoom | None:
+        """Reserve all or none, so that a waiting body holds no room that another needs."""
+        reserved: list[int] = []
+        for part, own in parts.items():
+            extent = self.plan.part_length(part)
+            refusal = await self.room.reserve(part, extent=extent, own=own, stays=stays)
+            if refusal is not None:
+                for other in reserved:
+                    await self.room.finish(other)
+                return refusal
+            reserved.append(part)
+        return None
+
+
+class Fork:
+    """A request body that is staged apart from the received bytes until its checksum matches."""
+
+    def __init__(self, writing: Writing) -> None:
+        self._writing, self._chunks = writing, writing.chunks
+        self._name = secrets.token_hex(8)
+        self._first, self._offset = writing.offset, writing.offset
+
+    @classmethod
+    async def of(cls, writing: Writing, numbers: range, end: int) -> Fork:
+        """Create a fork with room for all chunks of *numbers*, up to the offset *end*.
+
+        Raises BudgetFull, ChunkLost, and UploadTooLarge if the share can't ever hold the body.
+        """
+        plan, start, fork = writing.plan, numbers[0] * writing.plan.chunk_size, cls(writing)
+        parts: dict[int, int] = {}
+        for part in range(plan.part_of(numbers[0]), plan.part_of(numbers[-1]) + 1):
+            first = part * plan.part_size
+            parts[part] = min(first + plan.part_size, end) - max(first, start)
+        # The received bytes of the first part need room as well as the fork.
+        here = {
+            plan.part_of(numbers[0]): writing.offset - plan.part_of(numbers[0]) * plan.part_size
+        }
+        need = sum(
+            max(plan.part_length(part), here.get(part, 0) + own) for part, own in parts.items()
+        )
+        share = writing.appending.options.share
+        if need > share:
+            reason = f"a body with Upload-Checksum would need {need} bytes of room here"
+            reason += f" and can have {share}: send at most {PIECE} bytes at a time"
+            raise UploadTooLarge(reason, writing.upload_id)
+        await writing.reserve(parts, stays=False)
+        writing.room.tokens |= {fork._token(number) for number in numbers}
+        if writing.inside:
+            await fork._chunks.fork(
+                writing.token(writing.number), writing.inside, fork._token(writing.number)
+            )
+        return fork
+
+    def _token(self, number: int) -> str:
+        return f"{self._name}-{number}"
+
+    async def write(self, piece: Piece) -> None:
+        size, at = self._writing.plan.chunk_size, 0
+        while at < len(piece):
+            number, inside = divmod(self._offset, size)
+            some = memoryview(piece)[at : at + size - inside]
+            await self._chunks.append(self._token(number), inside, some)
+            at += len(some)
+            self._offset += len(some)
+
+    def _numbers(self) -> range:
+        size = self._writing.plan.chunk_size
+        return range(self._first // size, -(-self._offset // size))
+
+    async def count(self) -> None:
+        """Count the fork: its checksum matches. Raises ChunkLost if another request was first."""
+        writing, size = self._writing, self._writing.plan.chunk_size
+        for number in self._numbers():
+            end = min((number + 1) * size, self._offset)
+            part, more = writing.plan.part_of(number), end - writing.offset
+            writing.room.keep(part, more)
+            try:
+                await self._count(number, end)
+            except ChunkLost:
+                writing.room.keep(part, -more)
+                raise
+            writing.offset = end
+
+    async def _count(self, number: int, end: int) -> None:
+        writing, start = self._writing, number * self._writing.plan.chunk_size
+        if end - start == chunk_length(writing.plan, number):
+            await writing.count(number, self._token(number))
+        else:
+            before = max(self._first - start, 0)
+            await self._chunks.adopt(writing.token(number), before, self._token(number))
+            await writing.touch(writing.plan.part_of(number))
+
+    async def drop(self) -> None:
+        """Delete the staged bytes."""
+        try:
+            await self._chunks.delete((), [self._token(number) for number in self._numbers()])
+        except ServerError:
+            return  # staged bytes expire
+
+
+def sized(plan: UploadPlan, front: Front) -> UploadPlan:
+    return msgspec.structs.replace(plan, size=front.size) if front.size is not None else plan
+
+
+def chunk_length(plan: UploadPlan, number: int) -> int:
+    """The bytes of a chunk; without a known size, its maximum."""
+    length = plan.chunk_length(number)
+    return plan.chunk_size if length is None else max(length, 0)
 
 
 def _require(

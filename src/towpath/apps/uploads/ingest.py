@@ -1,24 +1,25 @@
-"""Receive one chunk: reserve room, stage its bytes, then count it or refuse it.
+"""Receive chunks: reserve room, stage their bytes in Redis, then count them or refuse them.
 
-The body is read in pieces of at most 1 MiB, and only once the whole part has room. A body that is
-shorter than announced, or does not match its digest, never counts.
+A request brings one chunk, or several small consecutive ones of one part. Its body is read once the
+whole part has room, in pieces: one is written to Redis while the next one arrives. A chunk that is
+shorter than announced, or does not match its digest, never counts. All chunks are counted by
+`Ingest.commit`, also those whose bytes were appended by a client of tus.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from enum import StrEnum
+from itertools import count as numbers_from
+from typing import Any
 
 import msgspec
 
-from towpath.apps.uploads import tables
 from towpath.apps.uploads.digests import ContentDigest, Digesting
 from towpath.apps.uploads.errors import (
     ChunkCut,
-    ChunkDiffers,
     ChunkInvalid,
     ChunkLost,
     DigestMismatch,
@@ -28,23 +29,20 @@ from towpath.apps.uploads.errors import (
     UploadTooLarge,
 )
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
-from towpath.apps.uploads.model import Status, UploadPlan
-from towpath.apps.uploads.pieces import Before, in_pieces
-from towpath.apps.uploads.records import Chunks, renewed_parts
+from towpath.apps.uploads.model import MOST_AT_ONCE, Status, UploadPlan
+from towpath.apps.uploads.options import MIB
+from towpath.apps.uploads.records import PIECE, renewed_parts
 from towpath.apps.uploads.room import BodyRoom, refused
-from towpath.apps.uploads.states import (
-    Closed,
-    Known,
-    NewChunk,
-    PartStale,
-    Put,
-    UploadUnknown,
-    not_open,
-)
+from towpath.apps.uploads.states import Known, NewChunk, PartStale, Put, UploadUnknown, not_open
 from towpath.clock import steady
+from towpath.engine.check import integer
 from towpath.engine.durability import Disk, Durability
 from towpath.errors import DurabilityUnavailable, InvalidInput, MemoryFull, ServerError
 
+_STAGED_AT_ONCE = 2 * MIB
+"""Bytes of a chunk in one call to Redis. A body has two such pieces in memory: one is written, one
+arrives. Pieces of 1 MiB cost more CPU; those of 4 MiB no longer fit the caches of a CPU and delay
+the acknowledgement."""
 _STORED_WITHIN = 30.0
 """Seconds that a client may wait for its part to be stored."""
 _LOOK_EVERY = 0.05
@@ -64,34 +62,44 @@ class Safety(StrEnum):
     """In the object store."""
 
 
-_ASKED = {
+_DURABILITIES = {
     Safety.DISK: Durability(disk=Disk.DISK),
     Safety.REPLICA: Durability(replicas=1),
 }
+_REFUSED = (UploadError, InvalidInput, DurabilityUnavailable, MemoryFull)
+"""Errors after which nothing was written. After any other error the chunks may count."""
 
 
-REFUSED = (UploadError, InvalidInput, DurabilityUnavailable, MemoryFull)
-"""Errors after which nothing was written. After any other error the chunk may count."""
-
-
-class Incoming(msgspec.Struct, frozen=True, kw_only=True):
-    """A chunk, as the client announces it before the body."""
+class ChunkRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The chunks of a request, as the client announces them before the body."""
 
     upload_id: str
     number: int
+    """The first of them."""
+    count: int = 1
     holder: str
-    """The owner of the key that sends it, whose share of the budget it uses."""
+    """The owner of the key that sends them, whose share of the budget they use."""
     length: int | None = None
-    """None = not announced."""
+    """The length of the body; None = not announced."""
     digest: ContentDigest | None = None
     last: bool = False
+    """Whether the file ends with them."""
     safety: Safety | None = None
     """The safety that the client waits for; None = whatever Redis provides."""
 
     @property
+    def numbers(self) -> range:
+        return range(self.number, self.number + self.count)
+
+    @property
     def durability(self) -> Durability | None:
         """The durability that Redis must confirm."""
-        return _ASKED.get(self.safety) if self.safety else None
+        return _DURABILITIES.get(self.safety) if self.safety else None
+
+    @property
+    def is_empty_end(self) -> bool:
+        """Whether this is a last chunk without bytes: the file ended with the chunk before."""
+        return self.last and self.length == 0 and self.count == 1
 
 
 class ChunkReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,43 +113,333 @@ class ChunkReceipt(msgspec.Struct, frozen=True, kw_only=True):
     safety: Safety
 
 
-class Receiving:
-    """Receives chunks, one per request."""
+class Ingest:
+    """Receives the chunks of a server's clients."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle, self._records = lifecycle, lifecycle.records
 
     async def receive(
-        self, incoming: Incoming, body: AsyncIterator[bytes], plan: UploadPlan
+        self, request: ChunkRequest, body: AsyncIterator[bytes], plan: UploadPlan
     ) -> Put:
-        """Stage the chunk, count it, and submit the job of its part if that is whole.
+        """Receive chunks; returns the outcome of the last one, a duplicate if all of them are.
 
-        Raises UploadUnknown, and the error if the chunk is refused.
+        If one is refused, those before it count. Raises the error of the refused one; and
+        UploadUnknown, with the body unread.
         """
-        check_number(incoming, plan)
-        alone = range(incoming.number, incoming.number + 1)
-        known = (await self._records.state(incoming.upload_id).admit(alone))[0]
-        if known.size is not None and plan.size is None:
-            plan = msgspec.structs.replace(plan, size=known.size)
-            check_number(incoming, plan)
-        if known.here:
-            return await self._compare_repeat(incoming, known, body, plan)
-        ends = _is_empty_end(incoming) and plan.total_chunks in (None, incoming.number)
-        if not known.status.open and not (ends and known.status is Status.COMPLETED):
-            raise not_open(incoming.upload_id, known.status)
-        if ends:
-            return await self._close_empty(incoming, known, body)
-        _check_length(incoming, plan, incoming.length)
-        async with self.room(incoming) as room:
-            await self.reserve(room, incoming, plan)
-            return await self._receive_new(incoming, room, body, plan)
+        integer("count", request.count, 1, MOST_AT_ONCE)
+        _check_numbers(request, plan)
+        known = await self._records.state(request.upload_id).admit(request.numbers)
+        size, status = known[0].size, known[0].status
+        if size is not None and plan.size is None:
+            plan = msgspec.structs.replace(plan, size=size)
+            _check_numbers(request, plan)
+        if request.count > 1:
+            _check_run(request, plan)
+        new = [n for n, chunk in zip(request.numbers, known, strict=True) if not chunk.here]
+        if new:
+            ends = request.is_empty_end and plan.total_chunks in (None, request.number)
+            if not status.open and not (ends and status is Status.COMPLETED):
+                raise not_open(request.upload_id, status)
+            if ends:
+                return await self._close_empty(request, known[0], body)
+            if request.count == 1:
+                _check_length(request, plan, request.length)
+        async with BodyRoom(self._records, request.upload_id, request.holder).opened() as room:
+            if new:
+                await self._reserve(room, request, plan, new)
+            receive = self._receive_one if request.count == 1 else self._receive_several
+            try:
+                puts = await receive(request, known, room, body, plan)
+            except UploadUnknown as error:  # Redis has lost the state while the body arrived
+                raise ChunkLost(request.upload_id, f"chunk {request.number}") from error
+        return puts[-1]._replace(duplicate=all(put.duplicate for put in puts))
 
-    async def safety(self, incoming: Incoming, put: Put) -> Safety:
+    # ── before the body ──────────────────────────────────────────────────────────────────
+
+    async def _reserve(
+        self, room: BodyRoom, request: ChunkRequest, plan: UploadPlan, new: Sequence[int]
+    ) -> None:
+        """Reserve room for the *new* chunks and the rest of their part.
+
+        Raises BudgetFull, ShareFull.
+        """
+        part = plan.part_of(request.number)
+        extent, own = plan.part_length(part), sum(plan.chunk_length(n) or 0 for n in new)
+        if plan.size is None:
+            own = plan.chunk_size if request.length is None else request.length
+            if request.last or own < plan.chunk_size:  # it is the last chunk
+                before = request.number - plan.chunks_of(part)[0]
+                extent = min(extent, before * plan.chunk_size + own)
+        refusal = await room.reserve(part, extent=extent, own=own, stays=request.count > 1)
+        if refusal is not None:
+            chart = await self._records.state(request.upload_id).chart()
+            raise refused(request.upload_id, refusal, chart.missing_of_begun())
+
+    async def _close_empty(
+        self, request: ChunkRequest, known: Known, body: AsyncIterator[bytes]
+    ) -> Put:
+        """Close the upload: the file ended with the chunk before. A repeat is a duplicate."""
+        async for data in body:
+            if data:
+                raise ChunkInvalid(f"chunk {request.number}: more bytes than Content-Length says")
+        state = self._records.state(request.upload_id)
+        try:
+            closed = await state.close(request.number)
+        except UploadEnded as error:
+            if error.status != Status.COMPLETED:
+                raise
+        else:
+            await self._lifecycle.save_size(request.upload_id, closed)
+        fields, _ = await state.look()
+        status = Status(fields["status"])
+        return Put(
+            duplicate=known.size is not None,
+            status=status,
+            received=int(fields["received_chunks"]),
+            part=0,
+            turn=None,
+            generation=known.generation,
+            token="" if status is Status.COMPLETED else "none",
+        )
+
+    # ── one chunk ────────────────────────────────────────────────────────────────────────
+
+    async def _receive_one(
+        self,
+        request: ChunkRequest,
+        known: Sequence[Known],
+        room: BodyRoom,
+        body: AsyncIterator[bytes],
+        plan: UploadPlan,
+    ) -> list[Put]:
+        """Stage and count a chunk. If Redis has it already, its bytes are only compared."""
+        token = "" if known[0].here else secrets.token_hex(8)
+        if token:
+            room.tokens.add(token)
+        try:
+            chunk = await self._stage_body(request, token, room.watch(body), plan)
+        except BaseException:
+            if token:
+                await asyncio.shield(self.drop(request.upload_id, [token]))
+            raise
+        puts = await self.commit(
+            request.upload_id,
+            plan,
+            [chunk],
+            room,
+            last=request.number if request.last else None,
+            durability=request.durability,
+            is_end=True,
+        )
+        if request.last and plan.size is None:
+            closed = await self._records.state(request.upload_id).close(request.number + 1)
+            await self._lifecycle.save_size(request.upload_id, closed)
+        return puts
+
+    async def _stage_body(
+        self, request: ChunkRequest, token: str, body: AsyncIterator[bytes], plan: UploadPlan
+    ) -> NewChunk:
+        """Stage the body under *token*, piece by piece, and check it; without a token, only check
+        it. It does not count yet.
+        """
+        chunks, digesting = self._records.chunks(request.upload_id), Digesting(request.digest)
+        length, before = 0, PendingWrite()
+        try:
+            async for piece in in_pieces(body, _STAGED_AT_ONCE):
+                _check_most(request, plan, length + len(piece))
+                await digesting.update(piece)
+                if token:
+                    await before.wait()
+                    staging = chunks.stage(token, length, piece)
+                    if length + len(piece) == request.length:
+                        await staging
+                    else:
+                        before.start(staging)
+                length += len(piece)
+            await before.wait()
+        finally:
+            await before.give_up()
+        if request.length is not None and length != request.length:
+            reason = f"{length} of {request.length} bytes came"
+            raise ChunkCut(f"chunk {request.number}: {reason}")
+        if not digesting.fits() and request.digest is not None:
+            raise DigestMismatch(request.number, request.digest.algorithm)
+        if token:
+            _check_length(request, plan, length)
+        return NewChunk(request.number, length, digesting.own, token)
+
+    # ── several chunks ───────────────────────────────────────────────────────────────────
+
+    async def _receive_several(
+        self,
+        request: ChunkRequest,
+        known: Sequence[Known],
+        room: BodyRoom,
+        body: AsyncIterator[bytes],
+        plan: UploadPlan,
+    ) -> list[Put]:
+        """Count the chunks of one MiB while those of the next MiB arrive."""
+        size, number, came = plan.chunk_size, request.number, 0
+        wanted, before, puts = _run_length(request, plan), PendingWrite(), list[Put]()
+
+        async def write(chunks: Mapping[int, bytes]) -> None:
+            puts.extend(await self._write(request, chunks, known, room, plan))
+
+        try:
+            async for piece in in_pieces(room.watch(body), PIECE // size * size):
+                came += len(piece)
+                if came > wanted:
+                    reason = f"the body has more bytes than {request.count} chunks"
+                    raise ChunkInvalid(f"chunk {request.numbers.stop}: {reason}")
+                complete = len(piece) if came == wanted else len(piece) // size * size
+                chunks = [piece[at : at + size] for at in range(0, complete, size)]
+                await before.wait()
+                if chunks:
+                    before.start(write(dict(zip(numbers_from(number), chunks))))
+                    number += len(chunks)
+            await before.wait()
+        finally:
+            await before.give_up()
+        if came < wanted:
+            raise ChunkCut(f"chunk {number}: {came} of {wanted} bytes came")
+        return puts
+
+    async def _write(
+        self,
+        request: ChunkRequest,
+        bodies: Mapping[int, bytes],
+        known: Sequence[Known],
+        room: BodyRoom,
+        plan: UploadPlan,
+    ) -> list[Put]:
+        """Stage and count some chunks, whose bytes have all arrived."""
+        chunks: list[NewChunk] = []
+        for number, data in bodies.items():
+            digesting = Digesting(None)
+            await digesting.update(data)
+            token = "" if known[number - request.number].here else secrets.token_hex(8)
+            chunks.append(NewChunk(number, len(data), digesting.own, token))
+        stage = self._records.chunks(request.upload_id).stage
+        staging = (stage(chunk.token, 0, bodies[chunk.number]) for chunk in chunks if chunk.token)
+        try:
+            await _wait_for_all(staging)
+        except BaseException:
+            tokens = [chunk.token for chunk in chunks if chunk.token]
+            await asyncio.shield(self.drop(request.upload_id, tokens))
+            raise
+        return await self.commit(
+            request.upload_id,
+            plan,
+            chunks,
+            room,
+            last=plan.most_chunks - 1,
+            durability=request.durability,
+            is_end=chunks[-1].number == request.numbers[-1],
+        )
+
+    # ── counting ─────────────────────────────────────────────────────────────────────────
+
+    async def commit(
+        self,
+        upload_id: str,
+        plan: UploadPlan,
+        chunks: Sequence[NewChunk],
+        room: BodyRoom | None,
+        *,
+        last: int | None,
+        durability: Durability | None = None,
+        is_end: bool = False,
+        is_tail: bool = False,
+    ) -> list[Put]:
+        """Count staged chunks of one part, in order, and submit the job of the part if it is whole.
+
+        *last* = the chunk that ends the file, if that is known; *is_end* = the body brings no more
+        bytes of the part. The bytes of a tail were counted in *room* when they were appended, and
+        stay staged if the chunk is refused.
+
+        Returns the outcomes. If a chunk is refused, those before it count, and its error is raised:
+        one of those that `UploadState.put` returns. Raises ChunkLost if bytes are gone.
+        """
+        part, own = plan.part_of(chunks[0].number), () if is_tail else chunks
+        _keep(room, part, own)
+        try:
+            puts, refusal = await self._records.state(upload_id).put(
+                chunks,
+                last=chunks[-1].number == last,
+                most=plan.most_chunks,
+                durability=durability,
+            )
+        except _REFUSED:
+            _keep(room, part, own, sign=-1)
+            await self.drop(upload_id, [chunk.token for chunk in own if chunk.token])
+            raise
+        # From here on the chunks in `puts` count, so their bytes stay whatever fails. The bytes of
+        # another request are placed by that, or here for a chunk that brings none.
+        tokens = {
+            chunk.number: put.token
+            for chunk, put in zip(chunks, puts, strict=False)
+            if put.token and chunk.token in ("", put.token)
+        }
+        counted = [chunk for chunk in chunks if chunk.token and _counts(chunk, tokens)]
+        answered = chunks[: len(puts)] if is_tail else chunks
+        unused = [chunk for chunk in answered if chunk.token and not _counts(chunk, tokens)]
+        if unused:
+            _keep(room, part, () if is_tail else unused, sign=-1)
+            await self.drop(upload_id, [chunk.token for chunk in unused])
+        if tokens:
+            is_end = is_end or puts[-1].turn is not None
+            # The lease ends before the job is submitted, which releases the room of the part.
+            (gone, renewed), _ = await asyncio.gather(
+                self._records.chunks(upload_id).place(
+                    tokens, puts[-1].generation, durability=durability
+                ),
+                self._keep_room(upload_id, part, room, is_end=is_end),
+            )
+            if renewed:
+                await self._records.budget.renew(upload_id, renewed_parts(plan, renewed))
+            lost = {number: tokens[number] for number in gone}
+            # If a job has stored the part meanwhile, its bytes are not lost.
+            if lost and await self._records.state(upload_id).lose(puts[-1].generation, lost):
+                raise ChunkLost(upload_id, f"chunk {gone[0]}")
+        publish = self._lifecycle.tell_chunk
+        following: list[Coroutine[Any, Any, None]] = [
+            publish(upload_id, chunk.number, last=chunk.number == last) for chunk in counted
+        ]
+        if puts and puts[-1].turn is not None:
+            work = Work(upload_id, puts[-1].generation, part, puts[-1].turn)
+            following.append(self._lifecycle.submit(work))
+        await asyncio.gather(*following)
+        if refusal is not None:
+            raise refusal
+        return puts
+
+    async def _keep_room(
+        self, upload_id: str, part: int, room: BodyRoom | None, *, is_end: bool
+    ) -> None:
+        """Keep room for bytes that count: end the lease of their body, or renew a reservation that
+        has no lease. A lease that stays is renewed while the body arrives.
+        """
+        if room is None or not room.has(part):
+            await self._records.budget.renew(upload_id, [part])
+        elif is_end:
+            await room.finish(part)
+
+    async def drop(self, upload_id: str, tokens: Sequence[str]) -> None:
+        """Delete what is staged under *tokens*."""
+        try:
+            await self._records.chunks(upload_id).delete((), tokens)
+        except ServerError:
+            return  # staged bytes expire
+
+    # ── safety ───────────────────────────────────────────────────────────────────────────
+
+    async def safety(self, request: ChunkRequest, put: Put) -> Safety:
         """Returns how safe the chunk is now; waits until its part is stored, if requested."""
-        wait = incoming.safety is Safety.STORED and put.turn is not None
-        if not put.token or (wait and await self._wait_until_stored(incoming.upload_id, put)):
+        wait = request.safety is Safety.STORED and put.turn is not None
+        if not put.token or (wait and await self._wait_until_stored(request.upload_id, put)):
             return Safety.STORED
-        if incoming.safety is Safety.REPLICA:
+        if request.safety is Safety.REPLICA:
             return Safety.REPLICA
         return Safety.DISK if await self._are_on_disk() else Safety.MEMORY
 
@@ -166,275 +464,143 @@ class Receiving:
             await asyncio.sleep(_LOOK_EVERY)
         return False
 
-    # ── before the body ──────────────────────────────────────────────────────────────────
 
-    def room(self, incoming: Incoming) -> AbstractAsyncContextManager[BodyRoom]:
-        """The reservations of a body, which are renewed while the block runs."""
-        return BodyRoom(self._records, incoming.upload_id, incoming.holder).opened()
+def _keep(room: BodyRoom | None, part: int, chunks: Sequence[NewChunk], *, sign: int = 1) -> None:
+    """Note in *room* that the bytes of staged chunks stay, or with -1 that they do not."""
+    if room is not None:
+        room.keep(part, sign * sum(chunk.length for chunk in chunks if chunk.token))
 
-    async def reserve(
-        self, room: BodyRoom, incoming: Incoming, plan: UploadPlan, run: int | None = None
-    ) -> None:
-        """Reserve room for the body and the rest of its part; *run* = the bytes of several chunks.
 
-        Raises BudgetFull, ShareFull.
-        """
-        part = plan.part_of(incoming.number)
-        extent = plan.part_length(part)
-        length = plan.chunk_length(incoming.number)
-        if length is None:
-            length = plan.chunk_size if incoming.length is None else incoming.length
-            if incoming.last or length < plan.chunk_size:  # it is the last chunk
-                before = incoming.number - plan.chunks_of(part)[0]
-                extent = min(extent, before * plan.chunk_size + length)
-        own, stays = (length, False) if run is None else (run, True)
-        refusal = await room.reserve(part, extent=extent, own=own, stays=stays)
-        if refusal is not None:
-            chart = await self._records.state(incoming.upload_id).chart()
-            raise refused(incoming.upload_id, refusal, chart.missing_of_begun())
+def _counts(chunk: NewChunk, tokens: Mapping[int, str]) -> bool:
+    """Whether the bytes that count for a chunk are the ones of this request."""
+    return tokens.get(chunk.number) == chunk.token
 
-    async def _close_empty(
-        self, incoming: Incoming, known: Known, body: AsyncIterator[bytes]
-    ) -> Put:
-        """Close the upload: the file ended with the chunk before. A repeat is a duplicate."""
-        async for data in body:
-            if data:
-                raise ChunkInvalid(f"chunk {incoming.number}: more bytes than Content-Length says")
-        state = self._records.state(incoming.upload_id)
-        try:
-            closed = await state.close(incoming.number)
-        except UploadEnded as error:
-            if error.status != Status.COMPLETED:
-                raise
-        else:
-            await self.follow_up(incoming.upload_id, closed)
-        fields, _ = await state.look()
-        status = Status(fields["status"])
-        return Put(
-            duplicate=known.size is not None,
-            status=status,
-            received=int(fields["received_chunks"]),
-            part=0,
-            turn=None,
-            generation=known.generation,
-            token="" if status is Status.COMPLETED else "none",
-        )
 
-    # ── the body ─────────────────────────────────────────────────────────────────────────
+# ── reading a body ───────────────────────────────────────────────────────────────────────
 
-    async def _compare_repeat(
-        self, incoming: Incoming, known: Known, body: AsyncIterator[bytes], plan: UploadPlan
-    ) -> Put:
-        """Read a chunk that was already received: equal bytes are a duplicate.
 
-        Raises ChunkDiffers for other bytes.
-        """
-        digesting, length = Digesting(incoming.digest), 0
-        async for piece in in_pieces(body):
-            length += len(piece)
-            _check_most(incoming, plan, length)
-            await digesting.update(piece)
-        self._check_whole(incoming, digesting, length)
-        if known.digest and known.digest != digesting.own:
-            raise ChunkDiffers(incoming.upload_id, incoming.number)
-        put = await self._count_chunk(incoming, digesting, length, token="", plan=plan)
-        if put.token:
-            renewal = self._records.budget.renew(incoming.upload_id, [put.part])
-            await self.place(incoming, {incoming.number: put.token}, put, plan, ended=renewal)
-        await self.follow(incoming, put, plan)
-        return put
+class PendingWrite:
+    """The write of the previous piece to Redis, which may still run."""
 
-    async def _receive_new(
-        self, incoming: Incoming, room: BodyRoom, body: AsyncIterator[bytes], plan: UploadPlan
-    ) -> Put:
-        chunks, token = self._records.chunks(incoming.upload_id), secrets.token_hex(8)
-        part = plan.part_of(incoming.number)
-        room.tokens.add(token)
-        try:
-            digesting, length = await self._stage_body(
-                incoming, chunks, token, room.watch(body), plan
-            )
-            self._check_whole(incoming, digesting, length)
-            _check_length(incoming, plan, length)
-        except BaseException:
-            await asyncio.shield(self.drop(chunks, token))
-            raise
-        room.keep(part, length)
-        try:
-            put = await self._count_chunk(incoming, digesting, length, token=token, plan=plan)
-        except REFUSED:
-            room.keep(part, -length)
-            await self.drop(chunks, token)
-            raise
-        # From here on the chunk may count, so its bytes stay whatever fails.
-        if put.token != token:
-            room.keep(part, -length)
-            await self.drop(chunks, token)
-        else:
-            # Publish the chunk after `place`, which raises ChunkLost if its bytes are gone.
-            ended = room.finish(part)
-            await self.place(incoming, {incoming.number: token}, put, plan, ended=ended)
-            await self._lifecycle.tell_chunk(
-                incoming.upload_id, incoming.number, last=incoming.last
-            )
-        await self.follow(incoming, put, plan)
-        return put
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
 
-    async def place(
-        self,
-        incoming: Incoming,
-        tokens: Mapping[int, str],
-        put: Put,
-        plan: UploadPlan,
-        *,
-        ended: Awaitable[None] | None = None,
-    ) -> None:
-        """Move staged bytes that count to their chunks, unless their part is stored by now.
+    def start(self, writing: Coroutine[Any, Any, None]) -> None:
+        self._task = asyncio.create_task(writing)
 
-        All chunks belong to one part; *put* is the outcome of one of them. *ended* ends or renews
-        their reservation and runs meanwhile. Raises ChunkLost if bytes are gone; their chunks are
-        missing again.
-        """
-        id, budget = incoming.upload_id, self._records.budget
-        chunks = self._records.chunks(id)
-        place = chunks.place(tokens, put.generation, durability=incoming.durability)
-        if ended is None:
-            gone, renewed = await place
-        else:
-            (gone, renewed), _ = await asyncio.gather(place, ended)
-        if renewed:
-            await budget.renew(id, renewed_parts(plan, renewed))
-        if gone:
-            lost = {number: tokens[number] for number in gone}
-            if await self._records.state(id).lose(put.generation, lost):
-                raise ChunkLost(id, f"chunk {gone[0]}")
-
-    async def _stage_body(
-        self,
-        incoming: Incoming,
-        chunks: Chunks,
-        token: str,
-        body: AsyncIterator[bytes],
-        plan: UploadPlan,
-    ) -> tuple[Digesting, int]:
-        """Stage the body under *token*, piece by piece. It does not count yet."""
-        digesting, length, before = Digesting(incoming.digest), 0, Before()
-        try:
-            async for piece in in_pieces(body):
-                _check_most(incoming, plan, length + len(piece))
-                await digesting.update(piece)
-                await before.done()
-                staging = chunks.stage(token, length, piece)
-                length += len(piece)
-                if length == incoming.length:
-                    await staging
-                else:
-                    before.start(staging)
-            await before.done()
-        finally:
-            await before.give_up()
-        return digesting, length
-
-    async def drop(self, chunks: Chunks, *tokens: str) -> None:
-        """Delete what is staged under *tokens*."""
-        try:
-            await chunks.delete((), tokens)
-        except ServerError:
-            return  # staged bytes expire
-
-    @staticmethod
-    def _check_whole(incoming: Incoming, digesting: Digesting, length: int) -> None:
-        if incoming.length is not None and length != incoming.length:
-            reason = f"{length} of {incoming.length} bytes came"
-            raise ChunkCut(f"chunk {incoming.number}: {reason}")
-        if not digesting.fits() and incoming.digest is not None:
-            raise DigestMismatch(incoming.number, incoming.digest.algorithm)
-
-    # ── after the body ───────────────────────────────────────────────────────────────────
-
-    async def _count_chunk(
-        self, incoming: Incoming, digesting: Digesting, length: int, *, token: str, plan: UploadPlan
-    ) -> Put:
-        """Count the chunk. Raises ChunkLost if Redis has lost the state of the upload."""
-        chunk = NewChunk(incoming.number, length, digesting.own, token)
-        puts, refusal = await self._records.state(incoming.upload_id).put(
-            [chunk], last=incoming.last, most=plan.most_chunks, durability=incoming.durability
-        )
-        if isinstance(refusal, UploadUnknown):
-            raise ChunkLost(incoming.upload_id, f"chunk {incoming.number}") from refusal
-        if refusal is not None:
-            raise refusal
-        return puts[0]
-
-    async def follow(self, incoming: Incoming, put: Put, plan: UploadPlan) -> None:
-        """Submit the job of a whole part, and close the upload after its last chunk.
-
-        A client that sends the chunk again repeats both.
-        """
-        if put.turn is not None:
-            await self._lifecycle.submit(
-                Work(incoming.upload_id, put.generation, put.part, put.turn)
-            )
-        if incoming.last and plan.size is None:
-            state = self._records.state(incoming.upload_id)
+    async def wait(self) -> None:
+        """Wait for the write. Raises its error."""
+        task, self._task = self._task, None
+        if task is not None:
             try:
-                closed = await state.close(incoming.number + 1)
-            except UploadUnknown as error:
-                raise ChunkLost(incoming.upload_id, f"chunk {incoming.number}") from error
-            await self.follow_up(incoming.upload_id, closed)
+                await asyncio.shield(task)
+            finally:
+                self._task = None if task.done() else task
 
-    async def follow_up(self, upload_id: str, closed: Closed) -> None:
-        """Save the size in the row, then submit the job that is ready now, if there is one."""
-        upload = await self._lifecycle.row(upload_id)
-        await self._lifecycle.ledger.write(tables.sized(upload, closed.size))
-        if closed.last:
-            await self._lifecycle.submit(Work(upload_id, closed.generation))
-        elif closed.part is not None:
-            await self._lifecycle.submit(
-                Work(upload_id, closed.generation, closed.part, closed.turn)
-            )
+    async def give_up(self) -> None:
+        """Wait for the write and ignore its outcome.
+
+        The caller may delete staged bytes next, and a write that is still running would come after
+        that.
+        """
+        task, self._task = self._task, None
+        if task is not None:
+            await asyncio.gather(task, return_exceptions=True)
 
 
-def check_number(incoming: Incoming, plan: UploadPlan) -> None:
+async def _wait_for_all(writing: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait until all writes are over; then raise the error of the first that failed.
+
+    The caller may delete what was written, and a write that is still running would come after that.
+    """
+    for failure in await asyncio.gather(*writing, return_exceptions=True):
+        if failure is not None:
+            raise failure
+
+
+async def in_pieces(body: AsyncIterator[bytes], size: int) -> AsyncGenerator[bytes]:
+    """*body* in pieces of *size* bytes; the last may be shorter. Copies bytes once."""
+    waiting: list[memoryview] = []
+    length = 0
+    async for data in body:
+        rest = memoryview(data)
+        while rest:
+            some = rest[: size - length]
+            waiting.append(some)
+            length += len(some)
+            rest = rest[len(some) :]
+            if length == size:
+                yield b"".join(waiting)
+                waiting, length = [], 0
+    if length:
+        yield b"".join(waiting)
+
+
+# ── checks ───────────────────────────────────────────────────────────────────────────────
+
+
+def _check_numbers(request: ChunkRequest, plan: UploadPlan) -> None:
+    """Raises ChunkInvalid, UploadTooLarge, LastChunkDiffers."""
+    if request.count > 1:
+        _check_number(request, plan, request.number, is_last=False)
+    _check_number(request, plan, request.numbers[-1], is_last=request.last)
+
+
+def _check_number(request: ChunkRequest, plan: UploadPlan, number: int, *, is_last: bool) -> None:
     """Raises ChunkInvalid or UploadTooLarge if the plan has no chunk of this number, and
     LastChunkDiffers if the client calls it the last one and it is not.
     """
-    number = incoming.number
     if not 0 <= number < _NUMBER_MOST:
         raise ChunkInvalid(f"chunk {number}: chunk numbers start at 0")
-    if _is_empty_end(incoming) and number == plan.total_chunks:
+    if request.is_empty_end and number == plan.total_chunks:
         return
     if plan.size is not None and number >= plan.most_chunks:
         raise ChunkInvalid(f"chunk {number}: the last chunk is {plan.most_chunks - 1}")
-    if plan.size is not None and incoming.last and number != plan.most_chunks - 1:
-        raise LastChunkDiffers(incoming.upload_id, number, plan.most_chunks - 1)
-    if number >= plan.most_chunks + _is_empty_end(incoming):
+    if plan.size is not None and is_last and number != plan.most_chunks - 1:
+        raise LastChunkDiffers(request.upload_id, number, plan.most_chunks - 1)
+    if number >= plan.most_chunks + request.is_empty_end:
         raise UploadTooLarge(
             f"chunk {number}: an object has at most {plan.most_chunks} chunks of this size",
-            incoming.upload_id,
+            request.upload_id,
         )
 
 
-def _is_empty_end(incoming: Incoming) -> bool:
-    """Whether this is a last chunk without bytes: the file ended with the chunk before."""
-    return incoming.last and incoming.length == 0
+def _check_run(request: ChunkRequest, plan: UploadPlan) -> None:
+    """Raises ChunkInvalid if these chunks can't be sent in one request."""
+    first, last = request.numbers[0], request.numbers[-1]
+    which = f"chunks {first} to {last}"
+    if plan.size is None:
+        raise ChunkInvalid(f"{which}: send them one by one, as the upload has no size")
+    if plan.chunk_size > PIECE:
+        raise ChunkInvalid(f"{which}: send them one by one, as they are larger than 1 MiB")
+    if plan.part_of(first) != plan.part_of(last):
+        raise ChunkInvalid(f"{which}: all chunks must belong to one part (see `part_size`)")
+    if request.digest is not None:
+        raise ChunkInvalid(f"{which}: Content-Digest is checked for one chunk per request")
+    wanted = _run_length(request, plan)
+    if request.length is not None and request.length != wanted:
+        raise ChunkInvalid(f"{which}: {request.length} bytes, not {wanted}")
 
 
-def _check_length(incoming: Incoming, plan: UploadPlan, length: int | None) -> None:
+def _run_length(request: ChunkRequest, plan: UploadPlan) -> int:
+    return sum(plan.chunk_length(number) or 0 for number in request.numbers)
+
+
+def _check_length(request: ChunkRequest, plan: UploadPlan, length: int | None) -> None:
     """Raises ChunkInvalid if the chunk can't have this length."""
     if length is None:
         return
-    wanted = plan.chunk_length(incoming.number)
+    wanted = plan.chunk_length(request.number)
     if wanted is not None and length != wanted:
-        raise ChunkInvalid(f"chunk {incoming.number}: {length} bytes, not {wanted}")
-    _check_most(incoming, plan, length)
+        raise ChunkInvalid(f"chunk {request.number}: {length} bytes, not {wanted}")
+    _check_most(request, plan, length)
     if length < 1:
-        raise ChunkInvalid(f"chunk {incoming.number}: it is empty")
+        raise ChunkInvalid(f"chunk {request.number}: it is empty")
 
 
-def _check_most(incoming: Incoming, plan: UploadPlan, length: int) -> None:
-    most = plan.chunk_length(incoming.number) or plan.chunk_size
-    if incoming.length is not None:
-        most = min(most, incoming.length)
+def _check_most(request: ChunkRequest, plan: UploadPlan, length: int) -> None:
+    most = plan.chunk_length(request.number) or plan.chunk_size
+    if request.length is not None:
+        most = min(most, request.length)
     if length > most:
-        raise ChunkInvalid(f"chunk {incoming.number}: more than {most} bytes")
+        raise ChunkInvalid(f"chunk {request.number}: more than {most} bytes")

@@ -20,7 +20,7 @@ from towpath.apps.uploads.measures import Measures
 from towpath.apps.uploads.model import ATTEMPTS, RETRY, UPLOADS, Status, Upload
 from towpath.apps.uploads.options import UploadsOptions
 from towpath.apps.uploads.records import UploadRecords
-from towpath.apps.uploads.states import UploadUnknown, not_open
+from towpath.apps.uploads.states import Closed, UploadUnknown, not_open
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.apps.uploads.stores.errors import MultipartNotFound, ObjectNotFound, StoreError
 from towpath.apps.uploads.stores.port import UPLOAD, Multipart, ObjectStore, Part
@@ -135,6 +135,19 @@ class Lifecycle:
                 reason = f"its job failed for good: {job.reason}"
                 await self.fail(work.upload, work.generation, reason)
                 await engine.delete(submitted.job)
+
+    async def save_size(self, upload_id: str, closed: Closed) -> None:
+        """Save the size of an upload in its row, then submit the job that is ready, if any."""
+        upload = await self.row(upload_id)
+        await self.ledger.write(tables.sized(upload, closed.size))
+        await self.submit_closed(upload_id, closed)
+
+    async def submit_closed(self, upload_id: str, closed: Closed) -> None:
+        """Submit the job for which an upload is ready now that its size is known, if any."""
+        if closed.last:
+            await self.submit(Work(upload_id, closed.generation))
+        elif closed.part is not None:
+            await self.submit(Work(upload_id, closed.generation, closed.part, closed.turn))
 
     async def _is_lost(self, submitted: Submitted) -> bool:
         """Whether a job will not run in time, because it has ended or was moved."""

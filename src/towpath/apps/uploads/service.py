@@ -28,13 +28,12 @@ from towpath.apps.uploads.errors import (
     UploadsOff,
 )
 from towpath.apps.uploads.hashes import fields_of
+from towpath.apps.uploads.ingest import ChunkReceipt, ChunkRequest, Ingest, Safety
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.measures import CHUNK_LATENCY
-from towpath.apps.uploads.model import MOST_AT_ONCE, NewUpload, Range, Status, Upload, UploadPlan
+from towpath.apps.uploads.model import NewUpload, Range, Status, Upload, UploadPlan
 from towpath.apps.uploads.options import UploadsOptions
-from towpath.apps.uploads.receiving import ChunkReceipt, Incoming, Receiving, Safety
-from towpath.apps.uploads.runs import Run
-from towpath.apps.uploads.states import Put, UploadMap, UploadUnknown, not_open, require_current
+from towpath.apps.uploads.states import UploadMap, UploadUnknown, not_open, require_current
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreError
 from towpath.apps.uploads.sweeping import Sweep
 from towpath.clock import Duration, instant, steady, wall_ms
@@ -90,7 +89,7 @@ class UploadService:
         self._lifecycle, self._records = lifecycle, lifecycle.records
         self.lifecycle = lifecycle
         self.options: UploadsOptions = lifecycle.options
-        self._receiving = Receiving(lifecycle)
+        self.ingest = Ingest(lifecycle)
         self.sweeping = Sweep(lifecycle)
         self.credentials = Credentials(self.options.secrets, longest=self.options.credential_ttl)
         self._known: dict[str, KnownUpload] = {}
@@ -182,9 +181,10 @@ class UploadService:
         UploadFailed, ChunkInvalid, ChunkCut, DigestMismatch, ChunkDiffers, LastChunkDiffers,
         UploadTooLarge, BudgetFull, ShareFull, DurabilityUnavailable, ServerError.
         """
-        incoming = Incoming(
+        request = ChunkRequest(
             upload_id=upload_id,
             number=number,
+            count=count,
             holder=holder,
             length=length,
             digest=digest,
@@ -194,12 +194,12 @@ class UploadService:
         with self._lifecycle.measures.timed(CHUNK_LATENCY):
             node_id, plan = await self.plan_of(upload_id)
             try:
-                put = await self._receive(incoming, count, body, plan)
+                put = await self.ingest.receive(request, body, plan)
             except UploadUnknown:
                 self._known.pop(upload_id, None)
                 await self._lifecycle.restore(upload_id)
-                put = await self._receive(incoming, count, body, plan)
-            safety = await self._receiving.safety(incoming, put)
+                put = await self.ingest.receive(request, body, plan)
+            safety = await self.ingest.safety(request, put)
         return ChunkReceipt(
             node_id=node_id,
             state=put.status,
@@ -208,14 +208,6 @@ class UploadService:
             duplicate=put.duplicate,
             safety=safety,
         )
-
-    async def _receive(
-        self, incoming: Incoming, count: int, body: AsyncIterator[bytes], plan: UploadPlan
-    ) -> Put:
-        if integer("count", count, 1, MOST_AT_ONCE) == 1:
-            return await self._receiving.receive(incoming, body, plan)
-        numbers = range(incoming.number, incoming.number + count)
-        return await Run(self._lifecycle, self._receiving, incoming, numbers).receive(body, plan)
 
     async def plan_of(self, upload_id: str) -> tuple[str, UploadPlan]:
         """The document's id and the plan, which never change, of an upload that takes bytes.
@@ -256,7 +248,7 @@ class UploadService:
             total = chart.plan.total_chunks
             total = int(chart.fields["highest"]) + 1 if total is None else total
             closed = await self._records.state(upload_id).close(total)
-            await self._receiving.follow_up(upload_id, closed)
+            await self._lifecycle.save_size(upload_id, closed)
             await self._lifecycle.push(upload_id)
         elif status is not Status.COMPLETED:
             raise not_open(upload_id, status)

@@ -9,8 +9,8 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from towpath.apps.uploads.http.granting import CredentialIn, CredentialOut
+from towpath.apps.uploads.ingest import ChunkReceipt, Safety
 from towpath.apps.uploads.model import MOST_AT_ONCE, NewUpload, Status, Upload
-from towpath.apps.uploads.receiving import ChunkReceipt, Safety
 from towpath.apps.uploads.service import LARGEST_PAGE, View
 from towpath.apps.uploads.stores.checksums import Checksum
 from towpath.web.fields import Answer, Body, Json, example

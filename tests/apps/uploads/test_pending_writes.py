@@ -5,14 +5,14 @@ import asyncio
 import pytest
 
 from tests.waiting import HANGS
-from towpath.apps.uploads.pieces import Before
+from towpath.apps.uploads.ingest import PendingWrite
 
 
 class TestAPieceOnItsWay:
     @pytest.mark.parametrize("cancelled", [False, True])
     async def test_is_over_before_its_chunk_is_removed(self, *, cancelled: bool) -> None:
         """Else it would come after the removal, and stay: a client hung up, or the server stops."""
-        before, sent, go_on = Before(), list[str](), asyncio.Event()
+        before, sent, go_on = PendingWrite(), list[str](), asyncio.Event()
 
         async def sending() -> None:
             await go_on.wait()
@@ -22,7 +22,7 @@ class TestAPieceOnItsWay:
             before.start(sending())
             try:
                 if cancelled:
-                    await before.done()
+                    await before.wait()
                 else:
                     raise ConnectionError
             finally:
