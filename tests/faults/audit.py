@@ -1,4 +1,6 @@
-"""What the database itself notes of every record, whoever changed it; and whether it is right."""
+"""What the database itself notes about every record, whoever changed it, and checks of that
+history.
+"""
 
 from collections import defaultdict
 from typing import NamedTuple
@@ -48,7 +50,9 @@ class StateChange(NamedTuple):
 
 
 async def watch(ledger: Ledger) -> None:
-    """Let the database note every change of a record's state, in the same transaction."""
+    """Makes the database note every change of a record's state, in the transaction of the
+    change.
+    """
 
     def make(connection: Connection) -> None:
         for line in _SQLITE if connection.dialect.name == "sqlite" else _POSTGRES:
@@ -58,7 +62,7 @@ async def watch(ledger: Ledger) -> None:
 
 
 async def forget(ledger: Ledger) -> None:
-    """Begin anew."""
+    """Deletes the notes."""
 
     def empty(connection: Connection) -> None:
         for table in ("towpath_jobs", "audit"):
@@ -68,7 +72,7 @@ async def forget(ledger: Ledger) -> None:
 
 
 async def rows(ledger: Ledger) -> dict[str, RecordRow]:
-    """Every record by id, in the order they were made."""
+    """Every record by id, in the order of their creation."""
     columns = ", ".join(RecordRow._fields)
     query = text(f"SELECT {columns} FROM towpath_jobs ORDER BY seq")  # noqa: S608 -- ours
     found = [
@@ -83,7 +87,7 @@ def _bytes(value: bytes | memoryview | None) -> bytes | None:
 
 
 async def history(ledger: Ledger) -> dict[str, list[StateChange]]:
-    """What was done to each record, in order."""
+    """The changes of each record, in order."""
     query = text("SELECT id, old, new, fence FROM audit ORDER BY n")
     found = await ledger.read(lambda connection: list(connection.execute(query)))
     steps: dict[str, list[StateChange]] = defaultdict(list)
@@ -107,10 +111,10 @@ async def completed(ledger: Ledger) -> int:
 def misdeeds(
     found: dict[str, RecordRow], steps: dict[str, list[StateChange]], ran: dict[str, set[int]]
 ) -> list[str]:
-    """What breaks I4 or I12: records that did not end once, by the last attempt that began.
-
-    A handler returns its token, so the row's result names the attempt that was accepted. One that
-    the row has not seen begin can only come from Redis, where the database is an older one.
+    """Violations of I4 or I12: records that did not end once, by the last attempt that began. A
+    handler returns its token, so the row's result names the attempt that was accepted. An attempt
+    that the row has not seen begin is allowed only after the database was restored from an older
+    one.
     """
     wrong = not_once(found, steps)
     for id, row in found.items():
@@ -150,7 +154,7 @@ def out_of_order(found: dict[str, RecordRow]) -> list[str]:
 
 
 def regressions(steps: dict[str, list[StateChange]]) -> list[str]:
-    """Records whose fence went back, or that an ended state was left."""
+    """Records whose fencing token went back, or that left an ended state."""
     wrong: list[str] = []
     for id, one in steps.items():
         fences = [step.fence for step in one]

@@ -1,9 +1,9 @@
-"""A worker process for the crash test: exchanges batches until nothing is open, keeps a journal.
+"""A worker process for the crash test: exchanges batches until no job is open, and keeps a journal.
 
     python -m tests.faults.claimer <journal> <url> <queue> <lease ms>
 
-`claimed` is written when the engine gave a job out, `done` when it accepted the completion, `lost`
-when it refused it.
+It writes `claimed` when the engine delivered a job, `done` when the engine accepted the completion,
+and `lost` when the engine refused it.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What the fault tests share."""
+"""Fixtures that the fault tests share."""
 
 import pytest
 
@@ -8,5 +8,5 @@ from towpath.engine.script import Scripts
 
 @pytest.fixture(scope="module")
 def observed() -> Scripts:
-    """The shipped scripts, which tell what they do."""
+    """The shipped scripts with every command reported."""
     return probed()

@@ -1,4 +1,6 @@
-"""A disk of a few megabytes, to be filled: a file system in memory. Needs the right to mount."""
+"""A disk of a few megabytes that tests fill: a file system in memory. It needs the right to
+mount.
+"""
 
 import os
 import subprocess
@@ -19,7 +21,7 @@ class SmallDisk:
         self._ballast = folder / "ballast"
 
     def fill(self) -> None:
-        """Leave no room for anybody."""
+        """Fills the disk to the last byte."""
         with self._ballast.open("ab", buffering=0) as file:
             try:
                 while file.write(_PIECE):
@@ -28,7 +30,7 @@ class SmallDisk:
                 return
 
     def free(self) -> None:
-        """As it was before."""
+        """Frees what `fill` has used."""
         self._ballast.unlink()
 
 

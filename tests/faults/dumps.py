@@ -1,4 +1,4 @@
-"""Everything a server holds, byte by byte: to see that a call changed nothing, or to go back."""
+"""Dumps everything that a Redis holds, byte by byte, to compare it later or to restore it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class DumpedKey:
     ttl_ms: int
 
     def __eq__(self, other: object) -> bool:
-        """Time to live runs on by itself, so only that there is one counts."""
+        """Equal values with equal presence of a time to live; the time left differs by itself."""
         if not isinstance(other, DumpedKey):
             return NotImplemented
         return self.value == other.value and (self.ttl_ms > 0) == (other.ttl_ms > 0)
@@ -51,17 +51,19 @@ Dump = Dumped[bytes, DumpedKey]
 
 
 def dump(server: EmbeddedServer, pattern: str = "*") -> Dump:
-    """Every key of *server* that fits and lasts, but those of the tests' instruments."""
+    """Dumps every key of *server* that *fits* and does not expire soon, except those of the tests'
+    probes.
+    """
     with ServerConnection(server.address) as line:
         return _dump(line, pattern)
 
 
 def dumps(nodes: Iterable[EmbeddedServer], pattern: str) -> dict[int, Dump]:
-    """The same on nodes of a cluster, by port: a key that has moved counts as changed."""
+    """The same for the nodes of a cluster, by port: a key that has moved counts as changed."""
     found: dict[int, Dump] = {}
     for node in nodes:
         with ServerConnection(node.address) as line:
-            line.ask("ASKING")  # also for keys of a slot that is on its way here
+            line.ask("ASKING")  # also for keys of a slot that is being imported
             found[node.port] = _dump(line, pattern)
     return found
 
@@ -81,7 +83,7 @@ def _dump(line: ServerConnection, pattern: str) -> Dump:
 
 
 def restore(server: EmbeddedServer, saved: Dump) -> None:
-    """Make *server* hold exactly what was *saved*."""
+    """Makes *server* hold exactly the keys in *saved*."""
     words: list[bytes | int] = []
     for key, held in saved.items():
         words += [key, held.value, max(held.ttl_ms, 0)]
@@ -89,5 +91,5 @@ def restore(server: EmbeddedServer, saved: Dump) -> None:
 
 
 def changed(before: Dump, after: Dump) -> set[bytes]:
-    """The keys that are not as they were, other than by the end of their time."""
+    """The keys that differ, except keys whose time to live was over."""
     return before.changed(after)

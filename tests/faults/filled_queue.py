@@ -1,6 +1,7 @@
-"""A queue with jobs in every state, in lanes and out of them: `script_calls` are made on it.
+"""A queue with jobs in every state, inside and outside of lanes, on which `script_calls` are made.
 
-Some jobs have ids that no caller chose (not `named`), the same each time: runs are compared.
+Some jobs have generated ids (they are not `named`); the ids are the same in each run, so that runs
+can be compared.
 """
 
 from collections.abc import AsyncGenerator
@@ -30,7 +31,7 @@ FIRST_SEEN = ManualClock().now
 
 
 class Plain(Enum):
-    """A queue that has only plain jobs, and whether they are kept when they are done."""
+    """A queue with plain jobs only, and whether they are kept when they are done."""
 
     GONE = "gone"
     KEPT = "kept"
@@ -40,7 +41,7 @@ class Plain(Enum):
 
 @dataclass
 class FilledQueue:
-    """One queue: leases that are held, leases that have ended, jobs in every state."""
+    """One queue with leases that are held, leases that have ended, and jobs in every state."""
 
     engine: Engine
     queue: str = QUEUE
@@ -52,7 +53,7 @@ class FilledQueue:
 
 
 def options(policy: LanePolicy) -> QueueOptions:
-    """Ids are remembered for so short that `done-over` can be submitted anew."""
+    """Ids are remembered so briefly that `done-over` can be submitted anew."""
     return QueueOptions(
         max_attempts=3,
         lanes=policy,
@@ -66,7 +67,7 @@ def options(policy: LanePolicy) -> QueueOptions:
 async def filled_queue_on(
     url: str, policy: LanePolicy | Plain, scripts: Scripts | None = None
 ) -> AsyncGenerator[FilledQueue]:
-    """A filled queue on an empty server, with an engine whose clock stands still."""
+    """A filled queue on an empty Redis, with an engine whose clock stands still."""
     clock = ManualClock()
     async with Engine(url, clock=clock, scripts=scripts) as engine:
         filled = FilledQueue(engine)
@@ -84,8 +85,8 @@ async def prepare(filled: FilledQueue, policy: LanePolicy | Plain) -> None:
         await _prepare_plain(filled, policy)
     else:
         await _prepare_all_kinds(filled, policy)
-    # As if somebody had claimed when the calls begin: otherwise a claim would trim first; and the
-    # first call of a minute looks at more keys than its work needs, which tests/spec has.
+    # As if somebody had claimed when the calls begin: otherwise a claim would trim first, and the
+    # first call of a minute would read more keys than its work needs (tests/spec covers that).
     begins = int((FIRST_SEEN + MEANWHILE).timestamp() * 1000)
     trimmed = {"trimmed_at": begins} if isinstance(policy, Plain) else {}
     unseen = {"watched": 0} if policy is Plain.UNSEEN else {}
@@ -107,8 +108,8 @@ async def _prepare_all_kinds(filled: FilledQueue, policy: LanePolicy) -> None:
 
 
 async def _prepare_plain(filled: FilledQueue, policy: Plain) -> None:
-    """Nothing but plain jobs, and nothing due: scripts go the short way. Every second payload is
-    a large one.
+    """Fills the queue with plain jobs only, none of them delayed, so scripts go the short way.
+    Every second payload is large.
     """
     if policy is Plain.KEPT:
         await filled.engine.queues.configure(filled.queue, QueueOptions(keep=hours(9)))
@@ -130,7 +131,7 @@ async def _claim(filled: FilledQueue, count: int) -> list[Lease]:
 
 
 async def _hold(filled: FilledQueue) -> None:
-    """Leases that are still held when the calls begin, of every kind of job."""
+    """Claims jobs of every kind; their leases are still held when the calls begin."""
     await _submit(
         filled,
         new_job(b"plain", id="held-plain"),
@@ -174,7 +175,7 @@ async def _end_some(filled: FilledQueue) -> None:
             await filled.engine.complete(lease, b"result")
         else:
             await filled.engine.bury(lease, "no good")
-    # With `park` the lane waits for its dead head, otherwise it has gone on.
+    # With `park` the lane waits for its dead head; with the other policies it has gone on.
     for lease in await filled.engine.claim(
         filled.queue, worker=WORKER, lease=hours(5), lane="dead"
     ):
@@ -197,7 +198,9 @@ async def _let_some_wait(filled: FilledQueue) -> None:
 
 
 async def _select(filled: FilledQueue) -> None:
-    """Jobs with selectors: held under a limit, silent under one, ready, and due."""
+    """Submits jobs with selectors: held under a limit, expired under a limit, ready, and
+    delayed.
+    """
     await _submit(
         filled,
         new_job(b"1", id="held-selected", selector=SELECTORS[0], lease=hours(5)),
@@ -213,7 +216,7 @@ async def _select(filled: FilledQueue) -> None:
 
 
 async def schedule(filled: FilledQueue, name: str, over: str, version: str) -> None:
-    """As `engine.schedules.set` does, but that versions are the same each time."""
+    """Does what `engine.schedules.set` does, but with the same versions each time."""
     plan, anew = '{"every":3600000}', int(bool(over))
     item = [name, over, version, "every 1:00:00", plan, b"payload", anew, 1000]
     await write(filled, "schedule", item)

@@ -18,7 +18,7 @@ BATCH = 20
 
 
 class CountedLoad:
-    """Jobs that go in and out, and what was said about them."""
+    """Submits and completes jobs, and notes every acknowledgement."""
 
     def __init__(self, engine: Engine, queue: str, durability: Durability | None = None) -> None:
         self._engine, self._queue, self._durability = engine, queue, durability
@@ -50,7 +50,7 @@ class CountedLoad:
                 self.submitted |= {job.id for job in jobs}
 
     async def work(self, worker: str) -> None:
-        """Complete about half of what comes; the rest stays leased, or ready."""
+        """Completes about half of the jobs that come; the others stay leased or ready."""
         highest = 0
         while not self.ending:
             with suppress(ServerError):
@@ -74,14 +74,14 @@ class CountedLoad:
         self.completed |= done
 
     async def more(self, count: int) -> None:
-        """Return once so many more submits and completes were acknowledged."""
+        """Returns once so many more submits and completes were acknowledged."""
         submitted, completed = len(self.submitted) + count, len(self.completed) + count
         await meanwhile(
             lambda: len(self.submitted) >= submitted and len(self.completed) >= completed,
         )
 
     def losses(self, found: QueueContents) -> dict[str, set[JobId]]:
-        """What was acknowledged and is not so. The queue must keep what is done."""
+        """Acknowledged submits and completes that Redis has lost. The queue must keep done jobs."""
         missing = self.submitted - found.jobs.keys()
         undone = self.completed & found.jobs.keys() - found.ids(State.DONE)
         return {
@@ -93,7 +93,7 @@ class CountedLoad:
 
 @asynccontextmanager
 async def under_load(load: CountedLoad) -> AsyncGenerator[None]:
-    """Three producers and two workers, for as long as the block lasts; then they finish."""
+    """Runs three producers and two workers while the block lasts; then they finish."""
     tasks = [
         asyncio.create_task(load.submit_one_by_one()),
         asyncio.create_task(load.submit_one_by_one()),

@@ -1,4 +1,4 @@
-"""Waiting for plain facts while the event loop runs on, and some facts that servers tell."""
+"""Waits for facts while the event loop runs on, and reads some facts from a Redis."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from towpath.embedded.process import ask_fields
 
 
 async def meanwhile(fact: Callable[[], bool], *, within: float = HANGS) -> None:
-    """Return as soon as *fact* holds; what was begun in this event loop goes on meanwhile."""
+    """Returns as soon as *fact* holds; other tasks of this event loop go on meanwhile."""
 
     async def holds() -> bool:
         return fact()
@@ -17,14 +17,14 @@ async def meanwhile(fact: Callable[[], bool], *, within: float = HANGS) -> None:
 
 
 def blocked_clients(server: EmbeddedServer) -> int:
-    """How many clients wait for something on this server: a token to come, a replica to confirm."""
+    """How many clients of this Redis are blocked: they wait for a wake-up, or for a replica."""
     return int(ask_fields(server.address, "INFO", "clients")["blocked_clients"])
 
 
 def caught_up(primary: EmbeddedServer) -> int:
-    """How many replicas have everything that was written until now.
+    """How many replicas have every write that was made until now.
 
-    WAIT looks at the last write of its own connection, so one goes first.
+    WAIT covers the writes of its own connection only, so this writes one first.
     """
     with ServerConnection(primary.address) as line:
         line.ask("SET", "probe:caught-up", "1")
@@ -34,6 +34,6 @@ def caught_up(primary: EmbeddedServer) -> int:
 
 
 def errors_told(server: EmbeddedServer, code: str) -> int:
-    """How often the server has answered with this error."""
+    """How often this Redis has answered with that error."""
     said = ask_fields(server.address, "INFO", "errorstats").get(f"errorstat_{code}", "count=0")
     return int(said.partition("count=")[2])

@@ -1,4 +1,4 @@
-"""An app with three queues, for a worker process that two of them give trouble."""
+"""An app with three queues, for a worker process; two of the queues get into trouble."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ app = Towpath("redis://localhost")
 
 
 async def work(ctx: Context) -> int:
-    """Takes a moment; returns its token, so that the result names the attempt that counted."""
+    """Takes a moment; returns its token, so the result names the attempt that was accepted."""
     loop = asyncio.get_running_loop()
     done = loop.create_future()
     loop.call_later(MOMENT, done.set_result, None)

@@ -1,4 +1,4 @@
-"""Faults planted in our own code: edits of its text, each of which must turn a test red."""
+"""Plants faults in our own code: each edits the text of a function, and must make a test fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PlantedFault:
-    """In this function, these words become others."""
+    """Replaces some words of a function by others."""
 
     name: str
     module: str
@@ -26,7 +26,7 @@ class PlantedFault:
         return self.name
 
     def code(self) -> types.CodeType:
-        """The function's code with the fault. Fails if its words are not there, exactly once."""
+        """Compiles the function with the fault. Fails unless the words occur exactly once."""
         whole = self._whole()
         text = inspect.getsource(whole)
         own = inspect.getsource(self.target())
@@ -46,7 +46,7 @@ class PlantedFault:
 
 
 def _found(space: dict[str, Any], name: str) -> Any:
-    """`function`, or `Class.method`."""
+    """Finds `function`, or `Class.method`."""
     first, _, rest = name.partition(".")
     found = getattr(space[first], rest) if rest else space[first]
     return found.fget if isinstance(found, property) else found
@@ -154,15 +154,15 @@ SAVEPOINT_FORGETS = PlantedFault(
 
 
 def plant(name: str) -> None:
-    """Plant the fault for as long as this process lives."""
+    """Plants the fault for the rest of this process."""
     [fault] = [fault for fault in FAULTS if fault.name == name]
-    # The function itself is changed, so that all who have imported it get the fault too.
+    # The function itself is changed, so that every module that has imported it gets the fault too.
     fault.target().__code__ = fault.code()
 
 
 @contextmanager
 def planted(fault: PlantedFault) -> Generator[None]:
-    """The same until the end of the block."""
+    """Plants the fault until the end of the block."""
     target = fault.target()
     sound = target.__code__
     target.__code__ = fault.code()

@@ -1,7 +1,7 @@
-"""Scripts that tell which commands they run, and that fail at the one they are told to.
+"""Scripts that report the commands they run, and that fail at a chosen command.
 
-Every `redis.call` and `redis.pcall` of the scripts' text goes through a Lua function. It writes
-what it is about to do to a list outside the queue, and fails *instead of* the command it was told.
+Every `redis.call` and `redis.pcall` in the text of the scripts goes through a Lua function. It
+writes the command to a list outside of the queue, and raises an error *instead of* the chosen one.
 """
 
 import re
@@ -54,7 +54,7 @@ _CALL = re.compile(r"\bredis\.(p?call)\b")
 
 @dataclass(frozen=True, slots=True)
 class ScriptCommand:
-    """A command that a script ran, or would have."""
+    """A command that a script ran, or was about to run."""
 
     name: str
     words: tuple[bytes, ...]
@@ -67,7 +67,7 @@ class ScriptCommand:
 
 
 def probed(opening: str = "") -> Scripts:
-    """The shipped scripts with every command observed; *opening* is Lua that runs first."""
+    """The shipped scripts with every command reported; *opening* is Lua that runs first."""
 
     def edit(piece: str, text: str) -> str:
         observed = _CALL.sub(r"probe_\1", text)
@@ -77,19 +77,19 @@ def probed(opening: str = "") -> Scripts:
 
 
 class ScriptProbe:
-    """The other end of `probed` scripts: says where to fail, reads what was done."""
+    """Chooses where `probed` scripts fail, and reads which commands they ran."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self._server = server
         self._writes: dict[str, bool] = {}
 
     def fail_at(self, number: int) -> None:
-        """Let the *number*-th command of the next scripts fail; 0 = none."""
+        """Makes the *number*-th command of the next scripts fail; 0 = none."""
         self._server.ask("SET", "probe:at", number)
         self._server.ask("DEL", "probe:trace")
 
     def trace(self) -> list[ScriptCommand]:
-        """What scripts have run since `fail_at`, the failed command included."""
+        """The commands of scripts since `fail_at`, including the failed one."""
         rows = items(self._server.ask("LRANGE", "probe:trace", 0, -1))
         return [self._command(row) for row in rows if isinstance(row, bytes)]
 

@@ -1,4 +1,6 @@
-"""Every job of a queue, and whether the books are right: what conservation is checked against."""
+"""Every job of a queue, and whether the counts are right: the basis of checks that no job is
+lost.
+"""
 
 from collections import Counter
 from contextlib import suppress
@@ -15,7 +17,7 @@ from towpath.ids import JobId, queue_name
 
 @dataclass(frozen=True)
 class QueueContents:
-    """All jobs by id, payloads included, and the queue's own counts."""
+    """All jobs by id, with their payloads, and the counts of the queue."""
 
     jobs: dict[JobId, JobInfo]
     counts: Counts
@@ -25,7 +27,7 @@ class QueueContents:
 
 
 async def contents_of(engine: Engine, queue: str) -> QueueContents:
-    """Ask for everything, and check that every job is in exactly one place (I1)."""
+    """Reads all jobs, and checks that every job is in exactly one state (I1)."""
     listed: dict[JobId, JobInfo] = {}
     for state in STATES:
         for job in await all_in(engine, queue, state):
@@ -42,9 +44,9 @@ async def contents_of(engine: Engine, queue: str) -> QueueContents:
 
 
 async def with_payloads(engine: Engine, found: QueueContents) -> QueueContents:
-    """The same with each job looked at by itself: lists leave payloads out.
+    """Reads each job again by itself, because lists leave payloads out.
 
-    Jobs whose retention is over, which only wait to be trimmed, are no longer there to look at.
+    Finished jobs whose retention is over cannot be read any more and are left out.
     """
     jobs: dict[JobId, JobInfo] = {}
     for id, job in found.jobs.items():

@@ -1,4 +1,4 @@
-"""Processes that work on records or make them, and what their journals say."""
+"""Processes that work on records or make them, and their journals."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -9,7 +9,7 @@ from towpath.ledger.records.record import first_name
 
 
 class RecordProcesses(ProgramGroup):
-    """Workers and makers on one Redis and one database."""
+    """Workers and makers of records on one Redis and one database."""
 
     def __init__(self, redis: str, database: str, folder: Path) -> None:
         super().__init__("tests.faults.record_program", folder)
@@ -20,17 +20,17 @@ class RecordProcesses(ProgramGroup):
         self.start(*self._where, "work", str(clock_error), fault)
 
     def start_maker(self, first: int, count: int, *, handler: str = "") -> Program[bytes]:
-        """Start a maker of so many records."""
+        """Starts a process that makes so many records."""
         return self.start(*self._where, "make", str(first), str(count), handler)
 
     def open_gate(self, token: int) -> None:
-        """Let the slow handlers end, up to this token."""
+        """Lets slow handlers end whose token is at most this one."""
         fresh = self._folder / "gate.new"
         fresh.write_text(str(token))
         fresh.rename(self._folder / "gate")
 
     def tokens(self) -> dict[str, set[int]]:
-        """Under which tokens each record was run to the end of its handler."""
+        """The tokens under which the handler of each record ran to its end."""
         ran: dict[str, set[int]] = defaultdict(set)
         for entry in self.entries("ran"):
             ran[first_name(entry.id)].add(entry.token)

@@ -3,11 +3,11 @@
   python -m tests.faults.record_program <journal> <redis> <database> work <clock error in s> <fault>
   python -m tests.faults.record_program <journal> <redis> <database> make <first> <count> <handler>
 
-A worker's handler writes `ran` before it returns its token, so that the row's result tells which
-attempt was accepted; some lines of its log are lines here too. The handler called `slow` writes
-`began` first and waits, in a thread that nothing can end, until the file `gate` beside the folder
-of journals has a number that is not below its token. A maker writes `made` when a record was
-acknowledged. The first line is what the program's clock says.
+A worker's handler writes `ran` before it returns its token, so the row's result tells which attempt
+was accepted; some lines of the worker's log are copied to the journal. The handler `slow` writes
+`began` first. Then it waits, in a thread that nothing can end, until the file `gate` beside the
+folder of journals has a number that is not below its token. A maker writes `made` when a record was
+acknowledged. The first line is the time by the program's clock.
 """
 
 import sys
@@ -21,7 +21,7 @@ def main() -> int:
     journal, redis, database, role, *more = sys.argv[1:]
     if role == "work" and float(more[0]):
         shift_clock(float(more[0]))
-    # Only now: what is imported must not have seen the right time.
+    # Imported only now, after the clock was shifted.
     from tests.faults.record_program_work import RecordProgram  # noqa: PLC0415
 
     program = RecordProgram(redis, database, journal)

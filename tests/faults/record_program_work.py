@@ -1,4 +1,4 @@
-"""What the program does: see `record_program.py`."""
+"""The work of `record_program.py`, imported after the clock is shifted."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ _AT_ONCE = 50
 
 
 class RecordProgram:
-    """Somebody with a way to Redis and to the database, who keeps a journal."""
+    """A process with a connection to Redis and to the database, which keeps a journal."""
 
     def __init__(self, redis: str, database: str, journal: str) -> None:
         self._redis, self._database = redis, database
@@ -30,7 +30,7 @@ class RecordProgram:
         self._journal.write("clock", (wall_ms(), "-"))
 
     def work(self, *, fault: str) -> int:
-        """Work on records until it is killed, with this fault if it has a name."""
+        """Works on records until it is killed, with a planted fault if one is named."""
         if fault:
             plant(fault)
         log_to_journal(self._journal, NOTED)
@@ -55,7 +55,7 @@ class RecordProgram:
             return await Worker(app, lease=seconds(1), concurrency=40).run()
 
     def make(self, numbers: range, *, handler: str) -> int:
-        """Make records, some at once."""
+        """Makes records, some at the same time."""
         asyncio.run(self._make(numbers, {"handler": handler} if handler else {}))
         return 0
 

@@ -1,4 +1,4 @@
-"""A run of records through worker processes, with something that breaks in the middle."""
+"""A run of records through worker processes, during which something breaks."""
 
 import asyncio
 from collections import Counter
@@ -23,7 +23,7 @@ LANES = 80
 
 
 class RecordRun:
-    """So many records, and who takes part."""
+    """A number of records, and the processes that make them and work on them."""
 
     def __init__(self, ledger: Ledger, processes: RecordProcesses, records: int) -> None:
         self.ledger, self.processes, self.records = ledger, processes, records
@@ -32,7 +32,7 @@ class RecordRun:
         """How often the database refused a record of this process."""
 
     async def make(self, first: int, last: int) -> None:
-        """Make records; what fails is repeated under the same id until it is acknowledged."""
+        """Makes records; repeats a failed one with the same id until it is acknowledged."""
         turn = asyncio.Semaphore(_AT_ONCE)
 
         async def one(number: int) -> None:
@@ -59,7 +59,7 @@ class RecordRun:
         await self.make(len(self.acknowledged), self.records)
 
     async def slow_ones_began(self, times: int = 1) -> None:
-        """Return when all slow ones are in a worker's hands, for the second time or so."""
+        """Returns when a worker has begun every slow record, so many times each."""
 
         def all_began() -> bool:
             began = Counter(entry.id for entry in self.processes.entries("began"))
@@ -68,11 +68,13 @@ class RecordRun:
         await meanwhile(all_began)
 
     def open_gate(self) -> None:
-        """Let the slow ones end, every attempt at them."""
+        """Lets all attempts at slow records end."""
         self.processes.open_gate(10**18)
 
     async def first_attempts_end(self) -> None:
-        """Two workers have each slow one in hand: the one that was taken for dead ends first."""
+        """Ends the first attempt at each slow record, which was taken for dead, while the second
+        one runs.
+        """
         await self.slow_ones_began(2)
         first: dict[str, int] = {}
         for entry in self.processes.entries("began"):
@@ -94,14 +96,14 @@ class RecordRun:
         await eventually_async(enough)
 
     async def noticed(self, *words: str) -> None:
-        """Return when a worker has written one of these lines."""
+        """Returns when a worker has logged one of these events."""
         before = len(self.processes.entries(*words))
         await meanwhile(lambda: len(self.processes.entries(*words)) > before)
 
     async def database_refuses(self) -> None:
-        """Return when the database has refused a write of a worker or of this process.
+        """Returns when the database has refused a write of a worker or of this process.
 
-        Which of them comes first depends on the room that is left in pages of the database.
+        Which of them is refused first depends on the free space in pages of the database.
         """
         seen = len(self.processes.entries("record.unwritten")) + self.refused
         await meanwhile(
@@ -109,7 +111,7 @@ class RecordRun:
         )
 
     async def all_ended(self) -> None:
-        """I12: the fault is over, so everything ends."""
+        """I12: returns when every record has ended; the fault is over by now."""
 
         async def none_left() -> bool:
             return not await audit.left(self.ledger)
@@ -121,9 +123,8 @@ class RecordRun:
 async def run_of(
     records: int, redis: str, database: str, folder: Path, *, workers: int = 1, fault: str = ""
 ) -> AsyncGenerator[RecordRun]:
-    """Half of them are made and some have ended when the body begins; then all must be right.
-
-    *fault* is planted in the workers.
+    """Runs the body after half of the records are made and some have ended; then checks all of
+    them. *fault* is planted in the workers.
     """
     async with Ledger(database, limit=LEDGER_LIMIT) as ledger:
         await ledger.migrate()
@@ -142,7 +143,9 @@ async def run_of(
 
 
 async def checked(run: RecordRun) -> None:
-    """Nothing acknowledged is missing, each ended once, and those of a lane in their order."""
+    """Checks that nothing acknowledged is missing, each record ended once, and lanes kept their
+    order.
+    """
     found, steps = await audit.rows(run.ledger), await audit.history(run.ledger)
     wrong = [f"{id} is missing" for id in run.acknowledged - found.keys()]
     wrong += audit.misdeeds(found, steps, run.processes.tokens())

@@ -1,8 +1,8 @@
-"""A random walk: imaginary workers on real records, while Redis forgets and its clock goes back.
+"""A random walk: simulated workers on real records, while Redis forgets and its clock goes back.
 
-Whatever they do, in whatever order: an attempt begins only under a higher token than the one
-before it, the word of the last one counts, each record ends once, those of a lane begin in the
-order they were made; and when all is quiet, every one ends.
+In any order of steps: an attempt begins only under a higher token than the one before it, the
+outcome of the last attempt counts, each record ends once, and those of a lane begin in the order in
+which they were made. When the faults stop, every record ends.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ ENOUGH = 10_000
 
 
 class PromiseBroken(AssertionError):
-    """A promise was not kept."""
+    """A guarantee was violated."""
 
 
 class RecordWalk:
-    """Steps, each of which is one call that some process makes."""
+    """Random steps, each of which is one call of some process."""
 
     def __init__(self, ledger: Ledger, server: EmbeddedServer, seed: int) -> None:
         self.ledger, self.server, self.chance = ledger, server, random.Random(seed)
@@ -60,7 +60,7 @@ class RecordWalk:
         """The last one of each lane that has begun for the first time."""
 
     async def run(self, steps: int) -> None:
-        """So many steps at random; then faults stop, and everything is checked."""
+        """Takes so many random steps; then stops the faults and checks everything."""
         kinds: list[tuple[Callable[[], Awaitable[None]], int]] = [
             (self.make, 4), (self.claim, 5), (self.begin_some, 5), (self.end_one, 6),
             (self.lose_one, 1), (self.time_passes, 2), (self.look, 2), (self.forget, 1),
@@ -76,7 +76,7 @@ class RecordWalk:
     # ── steps ────────────────────────────────────────────────────────────────────────────
 
     async def make(self) -> None:
-        """Somebody makes records, and has a way to Redis or not."""
+        """Makes records, with a connection to Redis or without."""
         self.ledger.jobs.fastpath = self.relay if self.chance.random() < 0.5 else None
         for _ in range(self.chance.randrange(1, 4)):
             self.made += 1
@@ -92,24 +92,26 @@ class RecordWalk:
         self.held += await self.claimed(self.chance.randrange(1, 5))
 
     async def claimed(self, count: int) -> list[Lease]:
-        """Leases that forget how often workers died: here they die more often than a queue allows,
-        and then a record is dead, as it should be.
+        """Claims jobs, and hides how often workers died: in this walk they die more often than a
+        queue allows, and then the record would be dead.
         """
         leases = await self.engine.claim(QUEUE, worker="w", lease=LEASE, count=count)
         return [msgspec.structs.replace(lease, deaths=0) for lease in leases]
 
     async def begin_some(self) -> None:
-        """Some that were claimed begin at the same time, late ones perhaps, in any order."""
+        """Begins some claimed jobs at the same time, late ones among them, in any order."""
         some = self.chance.sample(self.held, min(len(self.held), self.chance.randrange(1, 5)))
         for lease in some:
             self.held.remove(lease)
-        # One is alone; those that come while it is under way share a transaction.
+        # The first one is alone; those that come while it is under way share a transaction.
         answers = await asyncio.gather(*(self.ledger.jobs.begin(lease) for lease in some))
         for lease, begun in zip(some, answers, strict=True):
             await self.answered(lease, begun)
 
     async def answered(self, lease: Lease, begun: Beginning) -> None:
-        """What a worker does about the row's word: of a stale lease it tells Redis nothing."""
+        """Does what a worker does with the row's decision: it does not tell Redis about a stale
+        lease.
+        """
         if begun.standing is Standing.BEGUN:
             self.note_begun(lease)
         elif begun.standing is Standing.NOT_DUE:
@@ -130,7 +132,9 @@ class RecordWalk:
         self.running.append(lease)
 
     async def end_one(self) -> None:
-        """One ends, somehow; its answer may be lost, and its worker may die before Redis hears."""
+        """Ends one attempt in some way. Its answer may be lost, and its worker may die before Redis
+        hears of it.
+        """
         if not self.running:
             return
         lease = self.chance.choice(self.running)
@@ -154,10 +158,10 @@ class RecordWalk:
         return state
 
     async def settle(self, word: Settlement) -> None:
-        await self.engine.settle([word])  # refused if Redis has forgotten: as it is
+        await self.engine.settle([word])  # refused if Redis has forgotten the job, which is fine
 
     async def move_one(self) -> None:
-        """Somebody gives one that waits another time, and tells Redis or not."""
+        """Changes the due time of a waiting record, and tells Redis or not."""
         self.ledger.jobs.fastpath = self.relay if self.chance.random() < 0.5 else None
         with suppress(RecordNotWaiting, RecordNotFound):
             id, wait = f"r{self.chance.randint(1, self.made + 1)}", self.chance.choice([0, 0, 5])
@@ -165,12 +169,12 @@ class RecordWalk:
         self.ledger.jobs.fastpath = None
 
     async def lose_one(self) -> None:
-        """A worker dies with what it holds."""
+        """Kills a worker with the jobs that it holds."""
         if self.held:
             self.held.remove(self.chance.choice(self.held))
 
     async def time_passes(self) -> None:
-        """For Redis and for the database."""
+        """Advances the clocks of Redis and the database."""
         self.clock.advance(seconds(self.chance.randrange(60)))
         later = text(
             "UPDATE towpath_jobs SET relay_at = relay_at - 20000, due_at = due_at - 20000, "
@@ -182,9 +186,10 @@ class RecordWalk:
         await self.relay.look()
 
     async def forget(self) -> None:
-        """Redis loses everything; the one that comes in its place may be behind the times.
+        """Makes Redis lose everything; the clock of its successor may be behind.
 
-        Then it could give out a token again that no row has seen: those who hold one die with it.
+        Redis could then give out a token again that no row has seen, so holders of such a token die
+        too.
         """
         self.server.ask("FLUSHALL")
         if self.behind:
@@ -195,7 +200,9 @@ class RecordWalk:
     # ── the end ──────────────────────────────────────────────────────────────────────────
 
     async def end_everything(self) -> None:
-        """Faults have stopped: every record must end (I12). Those who hold something die."""
+        """Faults have stopped, and every worker that holds something dies: every record must end
+        (I12).
+        """
         self.held, self.running = [], []
         for _ in range(ROUNDS):
             if not await audit.left(self.ledger):

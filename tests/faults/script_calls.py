@@ -1,4 +1,4 @@
-"""For each writing script a call on a filled queue that meets much of what is in it."""
+"""For each writing script, a call on a filled queue that touches much of its contents."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from towpath.ids import job_id
 
 @dataclass(frozen=True)
 class Case:
-    """A call of one script; *policy* is the queue's for its lanes; Plain = only plain jobs."""
+    """A call of one script; *policy* is the queue's for lanes; Plain = plain jobs only."""
 
     name: str
     script: str
@@ -51,7 +51,7 @@ def _all_kinds() -> list[NewJob]:
 
 
 def _replacements() -> list[NewJob]:
-    """For jobs in every state but leased, in their lanes and out of them; one of them twice."""
+    """Replaces jobs in every state but leased, inside and outside of lanes; one of them twice."""
     return [
         new_job(b"head", id="ready-lane", lane="ready"),
         new_job(b"elsewhere", id="ready-lane-next", lane="held", delay=hours(1)),
@@ -80,7 +80,9 @@ async def _submit_all_kinds(filled: FilledQueue) -> None:
 
 
 async def _fire(filled: FilledQueue, jobs: list[NewJob]) -> None:
-    """A repeat of the firing is refused, so each call on a filled queue is its first."""
+    """Fires a schedule. A repeat of the firing is refused, so each call on a filled queue is its
+    first.
+    """
     fire, upto = filled.engine.schedules.fire_due, FIRST_SEEN + minutes(30)
     await fire(filled.queue, DECLARED, jobs, after=FIRST_SEEN, upto=upto)
 
@@ -124,7 +126,7 @@ async def _exchange_plain(filled: FilledQueue) -> None:
 
 
 async def _claim_selected(filled: FilledQueue) -> None:
-    """As the worker whose lease has ended meanwhile: that one counts no longer."""
+    """Claims as the worker whose lease has ended meanwhile; that lease no longer counts."""
     await filled.engine.claim(
         filled.queue, worker=WORKER, lease=minutes(30), count=9, selectors=SELECTORS, max_held=3
     )

@@ -1,4 +1,4 @@
-"""Slots on their way from one master of a cluster to another, key by key."""
+"""Moves slots from one master of a cluster to another, key by key."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ _MOST_KEYS = 100_000
 
 
 class MovingSlot:
-    """The slot of *key*, to be moved from the master that has it to the next one."""
+    """The slot of *key*, to be moved from its master to the next one."""
 
     def __init__(self, cluster: EmbeddedCluster, key: str) -> None:
         self._masters = cluster.masters
@@ -22,7 +22,7 @@ class MovingSlot:
         self.target = cluster.masters[(at + 1) % len(cluster.masters)]
 
     def begin(self) -> None:
-        """From now on the source has only the keys that it still has."""
+        """Marks the slot: from now on the source serves only keys that it still has."""
         self._set(self.target, "IMPORTING", _id(self.source))
         self._set(self.source, "MIGRATING", _id(self.target))
 
@@ -32,20 +32,22 @@ class MovingSlot:
         return [key for key in items(found) if isinstance(key, bytes)]
 
     def move(self, keys: Iterable[bytes]) -> None:
-        """Move some keys; CommandRefused (BUSYKEY) if the target has one of that name already."""
+        """Moves some keys. Raises CommandRefused (BUSYKEY) if the target has a key of that name
+        already.
+        """
         if names := list(keys):
             to = (_HOST, self.target.port, "", 0, _WITHIN_MS)
             self.source.ask("MIGRATE", *to, "KEYS", *names)
 
     def finish(self) -> None:
-        """Move the rest; from now on the target has the slot."""
+        """Moves the rest; from now on the target has the slot."""
         self.move(self.left())
         others = [master for master in self._masters if master not in (self.target, self.source)]
         for node in (self.target, self.source, *others):
             self._set(node, "NODE", _id(self.target))
 
     def abandon(self) -> None:
-        """Stop a move that is under way; one that is finished stays so."""
+        """Stops an unfinished move; a finished one stays."""
         for node in self._masters:
             self._set(node, "STABLE")
 
@@ -60,12 +62,12 @@ def slot_of(cluster: EmbeddedCluster, key: str) -> int:
 
 
 def wait_until_agreed(cluster: EmbeddedCluster) -> None:
-    """Return once all masters say the same about who has which slot, and since when."""
+    """Returns once all masters agree on who has which slot, and since when."""
     eventually(lambda: len({_layout(master) for master in cluster.masters}) == 1)
 
 
 def _layout(node: EmbeddedServer) -> frozenset[tuple[str, ...]]:
-    """Of each node: its name, its epoch and its slots."""
+    """The name, epoch and slots of each node."""
     rows = (line.split() for line in text(node.ask("CLUSTER", "NODES")).splitlines())
     return frozenset((row[0], row[6], *row[8:]) for row in rows)
 

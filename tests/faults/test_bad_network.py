@@ -1,4 +1,4 @@
-"""Networks that swallow, delay, chop and reset: calls come through, or end within their limit."""
+"""Networks that swallow, delay, chop and reset: calls succeed, or end within their time limit."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ HOLES = [Hole.REQUESTS, Hole.REPLIES]
 
 
 async def connected(engine: Engine) -> None:
-    """Return when the server has answered, however often a busy one missed the engine's limits."""
+    """Returns when Redis has answered, even if a busy one exceeded the engine's limits at first."""
 
     async def answered() -> bool:
         with suppress(ServerUnreachable):
@@ -38,9 +38,9 @@ async def connected(engine: Engine) -> None:
 
 @pytest.fixture
 async def direct(server: EmbeddedServer) -> AsyncIterator[Engine]:
-    """Another engine, which the proxy does not trouble.
+    """Another engine, which does not use the proxy.
 
-    The server knows the scripts then: the first reply that is lost is one to a call that was done.
+    It loads the scripts, so the first lost reply is one to a call that was executed.
     """
     async with Engine(server.url) as engine:
         await engine.queues.configure(QUEUE, QueueOptions())
@@ -52,7 +52,7 @@ async def direct(server: EmbeddedServer) -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def in_hole(proxy: Proxy, hole: Hole, tries: int) -> AsyncGenerator[None]:
-    """What is begun in this block disappears in the hole until it has been tried so often."""
+    """Runs the body; its calls disappear until they have been tried so often."""
     before = proxy.swallowed
     proxy.faults.hole = hole
     try:
@@ -64,7 +64,7 @@ async def in_hole(proxy: Proxy, hole: Hole, tries: int) -> AsyncGenerator[None]:
 
 class TestABlackHole:
     @pytest.mark.parametrize("hole", HOLES)
-    async def test_that_ends_in_time_costs_nothing(
+    async def test_that_ends_within_the_time_limit_costs_nothing(
         self, proxy: Proxy, direct: Engine, hole: Hole
     ) -> None:
         async with Engine(proxy.url, limits=PATIENT) as engine:
@@ -84,7 +84,7 @@ class TestABlackHole:
 
     @pytest.mark.parametrize("hole", HOLES)
     @pytest.mark.parametrize("answer", [300, 2000], ids=["many tries", "few tries"])
-    async def test_that_lasts_ends_the_call(
+    async def test_that_lasts_ends_the_call_at_its_time_limit(
         self, proxy: Proxy, direct: Engine, hole: Hole, answer: int
     ) -> None:
         limits = Limits(answer=milliseconds(answer), give_up=seconds(3))
@@ -101,8 +101,8 @@ class TestABlackHole:
     async def test_that_lasts_ends_every_call_within_its_limit(
         self, proxy: Proxy, direct: Engine
     ) -> None:
-        """However many callers share the engine's few channels: one time limit after the other
-        would last longer than HANGS.
+        """Callers share the few channels of the engine: one time limit after the other would last
+        longer than HANGS.
         """
         limits = Limits(answer=seconds(1), give_up=seconds(1), channels=2)
         await direct.submit_many(QUEUE, [new_job(b"x") for _ in range(80)])
@@ -117,23 +117,24 @@ class TestABlackHole:
             assert {type(outcome) for outcome in outcomes} == {ServerUnreachable}
 
     async def test_that_lasts_ends_submits_that_wait_for_their_turn(self, proxy: Proxy) -> None:
-        """One call after the other, but not one time limit after the other."""
+        """One submit is sent after the other, but their time limits run at the same time."""
         limits = Limits(answer=seconds(1), give_up=seconds(1))
         async with Engine(proxy.url, limits=limits) as engine:
             await connected(engine)
             proxy.faults.hole = Hole.REQUESTS
             calls = [engine.submit_many(QUEUE, [new_job(b"x")] * 400) for _ in range(400)]
-            async with asyncio.timeout(HANGS):  # each would have waited for all before it
+            # the last one would have waited for the limits of all the others
+            async with asyncio.timeout(HANGS):
                 outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert len(calls) > HANGS
             assert {type(outcome) for outcome in outcomes} == {ServerUnreachable}
 
 
-class TestALostReply:
-    async def test_of_a_submit_is_repeated_without_effect_after_the_job_is_gone(
+class TestACallWhoseReplyIsLost:
+    async def test_to_submit_is_repeated_without_effect_after_the_job_is_gone(
         self, proxy: Proxy, direct: Engine
     ) -> None:
-        """The job was claimed, completed and deleted while its submitter still asked."""
+        """The job was claimed, completed and deleted while its submitter repeated the call."""
         async with Engine(proxy.url, limits=PATIENT) as engine:
             await engine.queues.configure(QUEUE, QueueOptions())
             async with in_hole(proxy, Hole.REPLIES, 1):
@@ -147,7 +148,7 @@ class TestALostReply:
         counts = await direct.inspect.counts(QUEUE)
         assert (counts.totals["submitted"], counts.ready, counts.leased) == (1, 0, 0)
 
-    async def test_of_a_complete_is_repeated_without_effect(
+    async def test_to_complete_is_repeated_without_effect(
         self, proxy: Proxy, direct: Engine
     ) -> None:
         """The same id was submitted anew meanwhile: the repeat must not touch that job."""
@@ -171,7 +172,7 @@ def _is_gone(engine: Engine) -> Callable[[], Awaitable[bool]]:
 
 
 async def drained(engine: Engine, count: int) -> None:
-    """Submit, claim and complete *count* jobs, in every way there is."""
+    """Submits, claims and completes *count* jobs, in every way there is."""
     await asyncio.gather(*(engine.submit(QUEUE, b"x" * 1000) for _ in range(count)))
     leases = await engine.claim(QUEUE, worker="w", lease=minutes(1), count=count)
     answer = await engine.exchange(
@@ -183,12 +184,12 @@ async def drained(engine: Engine, count: int) -> None:
 
 
 class TestASlowNetwork:
-    async def test_that_delivers_byte_by_byte_is_no_obstacle(self, proxy: Proxy) -> None:
+    async def test_that_delivers_byte_by_byte_loses_nothing(self, proxy: Proxy) -> None:
         proxy.faults.piece = 1
         async with Engine(proxy.url) as engine:
             await drained(engine, 20)
 
-    async def test_that_answers_after_200_ms_is_no_obstacle(self, proxy: Proxy) -> None:
+    async def test_that_answers_after_200_ms_loses_nothing(self, proxy: Proxy) -> None:
         proxy.faults.delay = 0.2
         async with Engine(proxy.url) as engine:
             await drained(engine, 20)

@@ -1,4 +1,4 @@
-"""I9: a worker's clock that is off by an hour changes nothing: the server's clock decides."""
+"""I9: a worker whose clock is wrong by an hour changes nothing: the clock of Redis decides."""
 
 import asyncio
 import sys
@@ -29,7 +29,7 @@ OFFSETS = pytest.mark.parametrize("offset", [-3600, 3600], ids=["an hour late", 
 
 @dataclass(frozen=True)
 class ClaimedJob:
-    """A job that the process with the wrong clock was given, by the server's clock."""
+    """A job that the process with the wrong clock got, with times by the clock of Redis."""
 
     id: JobId
     at_ms: int
@@ -42,13 +42,13 @@ class ClaimedJob:
 
 
 class ShiftedWorker:
-    """The process of `shifted.py`."""
+    """The process of `wrong_clock.py`."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
 
     async def clock_error_ms(self) -> int:
-        """By how much its clock is wrong: the first thing that it says."""
+        """How wrong the clock of the process is: its first output."""
         [_, at, *_] = await self._line()
         return int(at) - wall_ms()
 
@@ -76,13 +76,15 @@ async def shifted_worker(url: str, offset: int, jobs: int) -> AsyncGenerator[Shi
 
 
 def early(claimed: list[ClaimedJob]) -> list[JobId]:
-    """Jobs that were given out before their time."""
+    """Jobs that were delivered before their time."""
     return [claim.id for claim in claimed if claim.at_ms < claim.due_ms]
 
 
 @OFFSETS
-async def test_no_job_is_early_or_late(server: EmbeddedServer, offset: int) -> None:
-    """Neither those of others nor the one it submits itself, with a delay, by its own clock."""
+async def test_no_job_is_delivered_early_or_late(server: EmbeddedServer, offset: int) -> None:
+    """Neither jobs of others nor the one that the process itself submits with a delay by its own
+    clock.
+    """
     async with Engine(server.url) as engine:
         await engine.submit_many(
             QUEUE, [new_job(b"x", delay=milliseconds(delay)) for delay in DELAYS]
@@ -98,7 +100,9 @@ async def test_no_job_is_early_or_late(server: EmbeddedServer, offset: int) -> N
 
 
 @OFFSETS
-async def test_no_lease_is_shorter_or_longer(server: EmbeddedServer, offset: int) -> None:
+async def test_no_lease_is_shorter_or_longer_than_asked_for(
+    server: EmbeddedServer, offset: int
+) -> None:
     async with Engine(server.url) as engine:
         await engine.submit(QUEUE, b"x")
         async with shifted_worker(server.url, offset, 1) as worker:
@@ -110,8 +114,10 @@ async def test_no_lease_is_shorter_or_longer(server: EmbeddedServer, offset: int
     assert first.expires_ms <= again.at_ms < first.expires_ms + LATE_MS
 
 
-async def test_trusting_a_workers_clock_would_be_caught(server: EmbeddedServer) -> None:
-    """The check can fail: here the scripts go by the clock of a worker that is an hour early."""
+async def test_scripts_that_trust_a_workers_clock_would_be_caught(server: EmbeddedServer) -> None:
+    """Shows that the check can fail: the scripts use the clock of a worker that is an hour
+    ahead.
+    """
 
     class WorkersClock(ServerClock):
         def stamp(self) -> str:

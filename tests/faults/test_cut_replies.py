@@ -35,7 +35,7 @@ LIMITS = Limits(answer=seconds(5), give_up=seconds(60))
 
 @pytest.fixture
 async def proxy(server: EmbeddedServer, seed: int) -> AsyncIterator[Proxy]:
-    """Cuts a third of all calls: some before the server saw them, most after it has run them."""
+    """Cuts a third of all calls: some before Redis read them, most after it executed them."""
     faults = Faults(chance=random.Random(seed))
     async with Proxy(server.address, faults) as proxy:
         yield proxy
@@ -57,7 +57,7 @@ async def submitted_ids(engine: Engine, count: int) -> set[JobId]:
 
 
 async def claimed(engine: Engine, count: int = 7) -> list[Lease]:
-    """Everything that can be claimed, in portions."""
+    """Claims every ready job, in portions."""
     leases: list[Lease] = []
     while portion := await engine.claim(QUEUE, worker="w", lease=minutes(5), count=count):
         leases += portion
@@ -75,7 +75,7 @@ SETTLEMENTS: list[Callable[[Lease], Settlement]] = [
 
 class TestCallsThatAreCut:
     async def test_submit_adds_each_job_once(self, engine: Engine) -> None:
-        """One at a time, many at once, and in batches."""
+        """Jobs are submitted one at a time, many at once, and in batches."""
         single = [await engine.submit(QUEUE, b"x") for _ in range(60)]
         joined = await asyncio.gather(*(engine.submit(QUEUE, b"x") for _ in range(300)))
         batches = [
@@ -89,7 +89,7 @@ class TestCallsThatAreCut:
         assert found.counts.ready == found.counts.totals["submitted"] == len(answers) == 960
 
     async def test_submit_keeps_the_order_of_calls(self, engine: Engine, proxy: Proxy) -> None:
-        """However many are under way, in one lane and within one priority."""
+        """Many calls are under way, in one lane and within one priority."""
         proxy.cut_next(2)
         jobs = [(f"{n}", "lane" if n % 2 else None) for n in range(1400)]
         await asyncio.gather(*(engine.submit(QUEUE, b"x", id=id, lane=lane) for id, lane in jobs))
@@ -98,12 +98,12 @@ class TestCallsThatAreCut:
         assert ready == ["0", "1", *(f"{n}" for n in range(2, 1400, 2))]
         assert waiting == [f"{n}" for n in range(3, 1400, 2)]
 
-    async def test_submit_gives_the_first_answer_again(self, engine: Engine) -> None:
-        """Not `existed`: the caller's own job is new, however often the call was sent."""
+    async def test_submit_repeats_its_first_answer(self, engine: Engine) -> None:
+        """The answer is not `existed`: the caller's job is new, however often the call was sent."""
         answers = [await engine.submit(QUEUE, b"x", id=f"job-{n}") for n in range(60)]
         assert {(answer.state, answer.existed) for answer in answers} == {(State.READY, False)}
 
-    async def test_claim_gives_each_job_out_once(self, engine: Engine) -> None:
+    async def test_claim_delivers_each_job_once(self, engine: Engine) -> None:
         ids = await submitted_ids(engine, 500)
         leases = await claimed(engine)
         found = await contents_of(engine, QUEUE)
@@ -113,7 +113,7 @@ class TestCallsThatAreCut:
             id: job.token for id, job in found.jobs.items()
         }
 
-    async def test_claim_by_selector_keeps_to_the_limit(self, engine: Engine) -> None:
+    async def test_claim_by_selector_respects_the_limit(self, engine: Engine) -> None:
         jobs = [new_job(b"x", selector=f"s{n % 3}") for n in range(60)]
         await engine.submit_many(QUEUE, jobs)
         held: list[Lease] = []
@@ -138,7 +138,7 @@ class TestCallsThatAreCut:
         assert counts.totals["completed"] == len(ids)
         assert counts.ready + counts.leased == 0
 
-    async def test_release_gives_one_attempt_back(self, engine: Engine) -> None:
+    async def test_release_restores_one_attempt(self, engine: Engine) -> None:
         await submitted_ids(engine, 40)
         for lease in await claimed(engine):
             await engine.release(lease)
@@ -158,7 +158,7 @@ class TestCallsThatAreCut:
         assert (counts.totals["failed"], counts.delayed, counts.leased) == (20, 20, 20)
 
     async def test_move_and_set_have_one_effect(self, engine: Engine) -> None:
-        """A repeat says `replaced` only if there was something to replace before the call."""
+        """A repeat says `replaced` only if there was a job to replace before the call."""
         ids = sorted(await submitted_ids(engine, 30))
         for id in ids[:10]:
             assert await engine.move(job_ref(QUEUE, id), delay=minutes(1)) is State.DELAYED
@@ -171,7 +171,7 @@ class TestCallsThatAreCut:
         assert (counts.delayed, counts.ready, counts.waiting) == (10, 20 + 3, 17)
 
     async def test_exchange_settles_and_claims_once(self, engine: Engine, seed: int) -> None:
-        """Each round completes some, releases and renews some, and gets new ones."""
+        """Each round completes some jobs, releases and renews others, and claims new ones."""
         ids, chance = await submitted_ids(engine, 600), random.Random(seed)
         done: list[JobId] = []
         held: list[Lease] = []
@@ -208,8 +208,10 @@ class TestARepeatedClaim:
         assert (await engine.inspect.counts(QUEUE)).ready == 4
 
 
-async def test_calls_count_twice_without_the_memory_of_calls(proxy: Proxy) -> None:
-    """The check can fail: here every call has a number of its own, also when it is repeated."""
+async def test_calls_without_the_memory_of_calls_count_twice(proxy: Proxy) -> None:
+    """Shows that the check can fail: every call has a number of its own, even when it is
+    repeated.
+    """
 
     def edit(piece: str, text: str) -> str:
         if piece != "calls":
@@ -226,9 +228,9 @@ async def test_calls_count_twice_without_the_memory_of_calls(proxy: Proxy) -> No
         assert len(leases) < (await forgetful.inspect.counts(QUEUE)).leased
 
 
-async def test_submits_swap_where_two_to_a_queue_are_under_way(proxy: Proxy) -> None:
-    """The check can fail: here the second call does not wait for the first, whose request is cut
-    and sent again. On a busy machine that may be sooner than the second call.
+async def test_two_submits_under_way_to_one_queue_change_their_order(proxy: Proxy) -> None:
+    """Shows that the check can fail: the second submit does not wait for the first, whose request
+    is cut and repeated. On a busy machine the repeat may still come before the second submit.
     """
     async with Engine(proxy.url, limits=LIMITS) as engine:
         await engine.queues.options(QUEUE)

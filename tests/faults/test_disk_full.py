@@ -1,4 +1,4 @@
-"""The disk of `towpath up` is full, and then it is not: the store comes back by itself."""
+"""The disk of `towpath up` fills up and is freed again: Redis comes back by itself."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ OPTIONS = QueueOptions(keep=hours(1), keep_most=1_000_000)
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, and a small one."""
+    """A small file system of its own."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "towpath-test", str(place)]
@@ -39,7 +39,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(ballast: Path) -> None:
-    """Leave no byte free."""
+    """Leaves no free byte."""
     with ballast.open("ab", buffering=0) as file:
         for size in (2**20, 2**12, 1):
             with suppress(OSError):
@@ -48,14 +48,14 @@ def fill(ballast: Path) -> None:
 
 
 def starts(server: RunningServer) -> int:
-    """How often the store was started again, or could not be."""
+    """How often Redis was started again, or failed to start."""
     return sum(line["event"] in ("store.down", "store.restarted") for line in server.events())
 
 
-async def test_the_store_comes_back_when_there_is_room_with_all_that_it_acknowledged(
+async def test_redis_comes_back_with_all_that_it_acknowledged_once_there_is_room(
     disk: Path, tmp_path: Path
 ) -> None:
-    """It ends because it can't write its append-only file, again and again until it can."""
+    """Redis ends because it cannot write its append-only file, again and again until it can."""
     data, ballast = disk / "data", disk / "ballast"
     database = f"sqlite:///{data}/towpath.db"
     with serving("up", "--data", str(data), database=database, log=tmp_path / "log") as server:

@@ -1,4 +1,4 @@
-"""The primary dies, a replica takes over: engines go on by themselves, tokens keep growing."""
+"""The primary dies and a replica takes over: engines go on by themselves, tokens keep growing."""
 
 import asyncio
 import itertools
@@ -34,8 +34,8 @@ MEMORY, DISK, ONE_REPLICA = map(Durability.parse, ("memory", "disk", "replica:1"
 
 
 class TestSentinel:
-    async def test_an_engine_goes_on_by_itself(self, group: EmbeddedSentinel) -> None:
-        """Under load; the new primary knows no script, and is taught."""
+    async def test_an_engine_goes_on_with_the_new_primary(self, group: EmbeddedSentinel) -> None:
+        """This happens under load; the new primary knows no script, so the engine loads them."""
         old, new = group.servers
         async with Engine(group.url, limits=LIMITS) as engine:
             await engine.queues.configure(QUEUE, OPTIONS)
@@ -85,8 +85,9 @@ class TestSentinel:
     async def test_a_confirmation_that_the_dead_primary_owes_is_not_waited_for(
         self, group: EmbeddedSentinel
     ) -> None:
-        """The new primary answers long before a call is given up, so its caller is told. Waiting
-        for the dead one would last until then, which is longer than HANGS.
+        """The new primary answers long before the call is given up, so the caller gets its error
+        soon. Waiting for the dead one would last until the call is given up, which is longer than
+        HANGS.
         """
         old, new = group.servers
         async with Engine(group.url, limits=LIMITS) as engine:
@@ -98,9 +99,9 @@ class TestSentinel:
             with pytest.raises((DurabilityNotReached, ServerUnreachable)):
                 await asyncio.wait_for(submit, HANGS)
 
-    async def test_another_primary_cannot_confirm_what_it_never_saw(self) -> None:
-        """The primary that took the job dies alone with it. Either the submit fails, or the job
-        exists: that the new primary's own replica is up to date says nothing about it.
+    async def test_another_primary_cannot_confirm_a_job_that_it_never_saw(self) -> None:
+        """The primary that accepted the job dies alone with it. Either the submit fails, or the job
+        exists: that the new primary's own replica is up to date does not confirm it.
         """
         with EmbeddedSentinel(replicas=2) as group:
             async with Engine(group.url, limits=LIMITS) as engine:
@@ -117,11 +118,11 @@ class TestSentinel:
                 else:
                     assert await engine.inspect.state(answer.job) is State.READY
 
-    async def test_a_class_is_that_of_the_server_that_acknowledges(
+    async def test_a_submit_gets_the_class_of_the_primary_that_acknowledges_it(
         self, group: EmbeddedSentinel
     ) -> None:
-        """The primary wrote everything down, the one after it does not: what it can't promise it
-        is not asked for, and a submit that asks for no class goes on.
+        """The old primary wrote everything to disk, the new one does not: a submit for that class
+        is refused, and a submit without a class is accepted.
         """
         old, _ = group.servers
         writes_everything_down(old)
@@ -137,7 +138,9 @@ class TestSentinel:
     async def test_submits_that_no_replica_confirmed_may_be_lost(
         self, group: EmbeddedSentinel
     ) -> None:
-        """The check can fail: without the class, what a lagging replica never saw is lost."""
+        """Shows that the check can fail: without the class, writes that a lagging replica never saw
+        are lost.
+        """
         old, new = group.servers
         async with Engine(group.url, limits=LIMITS) as engine:
             await engine.queues.configure(QUEUE, OPTIONS)
@@ -155,14 +158,14 @@ def writes_everything_down(server: EmbeddedServer) -> None:
 
 
 def cut_off(primary: EmbeddedServer, *replicas: EmbeddedServer) -> None:
-    """From now on they learn nothing: what is on its way is dropped by the primary."""
+    """Cuts replicas off: the primary drops what is on its way to them."""
     for replica in replicas:
         replica.pause()
     primary.ask("CLIENT", "KILL", "TYPE", "replica")
 
 
 def fail_over(group: EmbeddedSentinel) -> None:
-    """Kill the primary, wake the others, and wait until one of them is the primary."""
+    """Kills the primary, wakes the replicas, and waits until one of them is the primary."""
     old, *others = group.servers
     old.kill()
     for other in others:
@@ -180,10 +183,10 @@ async def missing(engine: Engine, ids: frozenset[JobId]) -> set[JobId]:
 
 
 class TestACluster:
-    async def test_an_engine_goes_on_when_a_master_is_killed(
+    async def test_lets_an_engine_go_on_when_a_master_is_killed(
         self, replicated_cluster: EmbeddedCluster
     ) -> None:
-        """Under load, with submits that a replica confirms; none of those is lost."""
+        """This happens under load, with submits that a replica confirms; none of those is lost."""
         at = (
             slot_of(replicated_cluster, f"{{{QUEUE}}}:queue")
             * len(replicated_cluster.masters)
@@ -203,11 +206,11 @@ class TestACluster:
             assert load.shrunk == []
             assert last.token > max(load.tokens)
 
-    async def test_a_slot_that_changes_hands_under_load_loses_nothing(
+    async def test_loses_nothing_when_a_slot_moves_under_load(
         self, replicated_cluster: EmbeddedCluster
     ) -> None:
-        """Also calls that are between their write and its confirmation go on, and nobody who
-        talks to the same servers about other queues gets an answer that was not for him.
+        """Calls between their write and its confirmation go on, and calls about other queues on the
+        same nodes get no answer that was meant for another call.
         """
         async with Engine(replicated_cluster.url, limits=LIMITS) as engine:
             await engine.queues.configure(QUEUE, OPTIONS)
@@ -227,6 +230,6 @@ class TestACluster:
 
 
 async def keep_submitting(engine: Engine) -> None:
-    """To many queues, so that every master has some; any error ends it."""
+    """Submits to many queues, so that every master has some; any error ends it."""
     for number in itertools.count():
         await engine.submit(f"neighbour-{number % 30}", b"x")

@@ -1,6 +1,7 @@
-"""A server freezes (SIGSTOP): its connections stay open and nothing answers.
+"""A Redis freezes (SIGSTOP): its connections stay open and nothing answers.
 
-Killing is the easy fault: the kernel tells every client. Nobody tells that a server is frozen.
+Killing is easier to notice: the kernel closes the connections. Nothing tells that a Redis is
+frozen.
 """
 
 import asyncio
@@ -36,8 +37,8 @@ def master_of(cluster: EmbeddedCluster, queue: str) -> EmbeddedServer:
 
 
 async def goes_on(engine: Engine, server: EmbeddedServer) -> None:
-    """*server* freezes under load, and wakes up when another has its place: work goes on both
-    times, and of what a replica had confirmed nothing is lost.
+    """Freezes *server* under load, and wakes it up when another has its place. Work goes on both
+    times, and nothing that a replica had confirmed is lost.
     """
     await engine.queues.configure(QUEUE, OPTIONS)
     load = CountedLoad(engine, QUEUE, ONE_REPLICA)
@@ -60,32 +61,34 @@ async def is_answering(engine: Engine) -> bool:
 
 
 class TestASentinelPrimary:
-    async def test_is_failed_over_from(self, group: EmbeddedSentinel) -> None:
+    async def test_that_freezes_is_replaced(self, group: EmbeddedSentinel) -> None:
         old, new = group.servers
         async with Engine(group.url) as engine:
             await goes_on(engine, old)
         assert group.primary is new
 
-    async def test_does_not_end_waits_for_work_and_for_results(
+    async def test_that_freezes_does_not_end_waits_for_work_and_results(
         self, group: EmbeddedSentinel
     ) -> None:
         await nobody_waits_for_ever(group.url, group.primary)
 
 
 class TestAClusterMaster:
-    async def test_is_failed_over_from(self, replicated_cluster: EmbeddedCluster) -> None:
+    async def test_that_freezes_is_replaced(self, replicated_cluster: EmbeddedCluster) -> None:
         async with Engine(replicated_cluster.url) as engine:
             await goes_on(engine, master_of(replicated_cluster, QUEUE))
 
-    async def test_does_not_end_waits_for_work_and_for_results(
+    async def test_that_freezes_does_not_end_waits_for_work_and_results(
         self, replicated_cluster: EmbeddedCluster
     ) -> None:
         await nobody_waits_for_ever(replicated_cluster.url, master_of(replicated_cluster, QUEUE))
 
 
-class TestOneServer:
-    async def test_that_wakes_up_goes_on_where_it_was(self) -> None:
-        """After longer than a call waits for one answer, before it is given up."""
+class TestASingleRedis:
+    async def test_goes_on_where_it_was_when_it_wakes_up(self) -> None:
+        """It was frozen for longer than a call waits for one answer, but not until the call was
+        given up.
+        """
         limits = Limits(answer=seconds(0.5), give_up=seconds(60))
         hasty = Limits(answer=seconds(0.5), give_up=seconds(1.5))
         with EmbeddedServer() as server:
@@ -106,8 +109,8 @@ class TestOneServer:
 
 
 async def nobody_waits_for_ever(url: str, server: EmbeddedServer) -> None:
-    """An idle worker, its heartbeat and a caller that waits for a result: each has a connection of
-    its own to *server*, which freezes.
+    """Runs an idle worker, its heartbeat and a caller that waits for a result, each with its own
+    connection to *server*, while that freezes.
     """
     app = Towpath(url)
 
@@ -123,7 +126,7 @@ async def nobody_waits_for_ever(url: str, server: EmbeddedServer) -> None:
         waited_for = await sell.submit(1)
         await begun.wait()
         waiting = asyncio.create_task(waited_for.result(within=LONG))
-        await meanwhile(lambda: blocked_clients(server) == 2)  # one for work, one for results
+        await meanwhile(lambda: blocked_clients(server) == 2)  # one waits for work, one for results
         server.pause()
         later = await sell.submit(0)
         assert await later.result(within=LONG) == 0

@@ -1,4 +1,4 @@
-"""A server that is killed between lock and GitHub, at every step: nothing stays locked."""
+"""A server is killed between its lock and GitHub, at every step: nothing stays locked."""
 
 import threading
 from collections.abc import Iterator
@@ -61,8 +61,8 @@ def looked_at(serving: RunningServer) -> dict[int, Any]:
 
 
 def stop_at_each_step(github: GitHubDouble, until: threading.Event) -> None:
-    """Requests wait: the first look, the labels (done after the crash, or not), the branch, and
-    the labels that are taken away.
+    """Holds requests: the first read, the labels (set after the crash, or not), the branch, and the
+    labels that are removed.
     """
     github.trouble(
         Trouble(until=until, path="/issues/1$", method="GET", times=None),
@@ -73,7 +73,7 @@ def stop_at_each_step(github: GitHubDouble, until: threading.Event) -> None:
     )
 
 
-def test_no_issue_stays_locked_or_labelled(
+def test_no_issue_stays_locked_or_labelled_after_a_crash(
     double: GitHubDouble, server: EmbeddedServer, tmp_path: Path
 ) -> None:
     people, until = double.at(REPOSITORY), threading.Event()

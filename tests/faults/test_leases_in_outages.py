@@ -1,4 +1,4 @@
-"""Leases that end while Redis cannot be reached are not counted against their jobs."""
+"""Leases that end while Redis is away do not count against their jobs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ async def claimed(engine: Engine) -> Lease:
 
 
 async def freeze_for(server: EmbeddedServer, engine: Engine) -> None:
-    """Freeze the server until the lease is over and *engine* has noticed the outage."""
+    """Freezes Redis until the lease is over and *engine* has noticed the outage."""
     began = steady()
     server.pause()
     try:
@@ -75,25 +75,25 @@ async def test_a_lease_that_ended_in_an_outage_costs_no_attempt(
     assert (again.attempt, again.deaths) == (1, 0)
 
 
-async def test_a_call_that_was_under_way_when_the_server_stopped_costs_none_either(
+async def test_a_call_that_was_under_way_when_redis_froze_costs_no_attempt(
     server: EmbeddedServer, engine: Engine
 ) -> None:
-    """It reaches the server before anybody has noticed anything."""
+    """It reaches Redis before any process has noticed the outage."""
     patient = Limits(answer=minutes(1), give_up=minutes(2))
     async with Engine(server.url, limits=patient) as other:
         await other.queues.configure(QUEUE, QueueOptions(max_attempts=1))
         await other.submit(QUEUE, b"")
         await claimed(other)
         freezing = asyncio.create_task(freeze_for(server, engine))
-        await asyncio.sleep(0)  # the server is frozen now
+        await asyncio.sleep(0)  # Redis is frozen now
         [again] = await asyncio.wait_for(other.claim(QUEUE, worker="w", lease=LEASE), HANGS)
         await freezing
     assert (again.attempt, again.deaths) == (1, 0)
 
 
 async def claimed_after_a_death(engine: Engine) -> Lease:
-    """The job again after its lease has ended. A machine that stood still meanwhile looks like an
-    outage: then once more.
+    """Claims the job again after its lease has ended. If the machine stood still meanwhile, that
+    looked like an outage, and this tries once more.
     """
     for _ in range(10):
         if (lease := await claimed(engine)).deaths:
@@ -101,14 +101,14 @@ async def claimed_after_a_death(engine: Engine) -> Lease:
     raise AssertionError("no death was counted")
 
 
-async def test_a_lease_that_ended_by_itself_is_a_death(engine: Engine) -> None:
+async def test_a_lease_that_ends_without_an_outage_counts_as_a_death(engine: Engine) -> None:
     await engine.submit(QUEUE, b"")
     await claimed(engine)
     again = await claimed_after_a_death(engine)
     assert (again.attempt, again.deaths) == (2, 1)
 
 
-async def test_a_lease_that_ends_after_an_outage_is_a_death(
+async def test_a_lease_that_ends_after_an_outage_counts_as_a_death(
     server: EmbeddedServer, engine: Engine
 ) -> None:
     await engine.submit(QUEUE, b"")

@@ -1,6 +1,6 @@
-"""Rows that somebody edits, queue entries that somebody spoils, jobs that have no row (A6).
+"""Rows that somebody edits, queue entries that somebody corrupts, jobs without a row (A6).
 
-What can't be worked on is set aside with its reason, and what is beside it goes on.
+What cannot be processed is set aside with its reason, and everything else goes on.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ FAR = 2**62
 
 
 class RecordedApp:
-    """An app with a handler of records, and a relay that goes through all of them at each look."""
+    """An app with a handler of records, and a relay that reads all of them at each poll."""
 
     def __init__(self, server: EmbeddedServer, ledger: Ledger, engine: Engine) -> None:
         self.server, self.ledger, self.engine = server, ledger, engine
@@ -50,17 +50,17 @@ class RecordedApp:
             return payload
 
     async def make(self, *ids: str) -> None:
-        """Records that are not in Redis yet."""
+        """Makes records that are not in Redis yet."""
         for id in ids:
             await self.ledger.jobs.submit(QUEUE, b"1", id=id)
 
     async def queue(self, *ids: str) -> None:
-        """Records that are."""
+        """Makes records that are in Redis."""
         self.ledger.jobs.fastpath = self.relay
         await self.make(*ids)
 
     async def edit(self, id: str, change: str) -> None:
-        """What somebody types into the database."""
+        """Changes a row as somebody does who edits the database."""
         line = text(f"UPDATE towpath_jobs SET {change} WHERE id = '{id}'")  # noqa: S608 -- ours
         await self.ledger.write(lambda connection: connection.execute(line))
 
@@ -69,11 +69,11 @@ class RecordedApp:
         await self.ledger.write(lambda connection: connection.execute(line, {"id": id}))
 
     async def have_run(self, count: int) -> None:
-        """Return when so many attempts have begun."""
+        """Returns when so many attempts have begun."""
         await meanwhile(lambda: len(self.ran) >= count)
 
     async def ends(self, *ids: str) -> dict[str, RecordState]:
-        """How these ended, once all have."""
+        """How these records ended, once all have."""
         found: dict[str, Record] = {}
 
         async def ended() -> bool:
@@ -87,7 +87,7 @@ class RecordedApp:
         return (await self.ledger.jobs.get(QUEUE, id)).last_error or ""
 
     async def is_dead(self, id: str, reason: str) -> None:
-        """Return when Redis shows the job as dead for that reason."""
+        """Returns when Redis shows the job as dead for that reason."""
 
         async def dead() -> bool:
             if await self.engine.inspect.state(job_ref(QUEUE, id)) is not State.DEAD:
@@ -110,7 +110,7 @@ async def recorded_app(server: EmbeddedServer, url: str) -> AsyncIterator[Record
 
 
 class TestARowEditedWhileItsJobIsQueued:
-    async def test_decides_what_is_run(self, recorded_app: RecordedApp) -> None:
+    async def test_decides_the_payload_that_runs(self, recorded_app: RecordedApp) -> None:
         await recorded_app.queue("good", "payload", "cancelled", "completed", "gone")
         sqlite = recorded_app.ledger.shown.startswith("sqlite")
         await recorded_app.edit(
@@ -129,7 +129,7 @@ class TestARowEditedWhileItsJobIsQueued:
     async def test_to_an_invalid_number_is_dead_with_the_reason(
         self, recorded_app: RecordedApp, change: str
     ) -> None:
-        """Found by the worker itself: no relay looks here."""
+        """The worker itself finds it: no relay reads the row meanwhile."""
         await recorded_app.queue("bad", "good")
         await recorded_app.edit("bad", change)
         async with working(recorded_app.app, lease=seconds(1)):
@@ -139,11 +139,11 @@ class TestARowEditedWhileItsJobIsQueued:
         assert recorded_app.ran == [("good", 1)]
 
 
-class TestARowThatIsSpoilt:
+class TestARowThatIsCorrupted:
     async def test_before_it_is_queued_is_set_aside_with_the_reason(
         self, recorded_app: RecordedApp
     ) -> None:
-        """None of it gets to Redis, where a script or a worker would stumble over it."""
+        """None of it reaches Redis, where a script or a worker would fail on it."""
         changes = {
             "priority": "priority = 1000", "due": f"due_at = {FAR}", "fence": f"fence = {FAR}",
             "lane": "lane = ''", "json": "options = '{nonsense'", "list": "options = '[]'",
@@ -182,17 +182,17 @@ class TestARowEditedWhileItRuns:
             states = await recorded_app.ends("a", "b")
         assert set(states.values()) == {RecordState.COMPLETED}
 
-    async def test_and_deleted_is_seen_in_redis(self, recorded_app: RecordedApp) -> None:
+    async def test_and_deleted_ends_its_job_in_redis(self, recorded_app: RecordedApp) -> None:
         async with self.running(recorded_app):
             await recorded_app.delete("a")
             recorded_app.gate.set()
             await recorded_app.ends("b")
             await recorded_app.is_dead("a", "RecordMissing")
 
-    async def test_to_a_later_fence_ends_by_a_later_attempt(
+    async def test_to_a_higher_fencing_token_is_ended_by_a_later_attempt(
         self, recorded_app: RecordedApp
     ) -> None:
-        """As if another attempt had begun, on a Redis whose clock is an hour ahead."""
+        """It looks as if another attempt had begun, on a Redis whose clock is an hour ahead."""
         async with self.running(recorded_app):
             await recorded_app.edit("a", "fence = fence + 3600000000")
             later = (await recorded_app.ledger.jobs.get(QUEUE, "a")).fence
@@ -210,7 +210,7 @@ class TestARowEditedWhileItRuns:
             yield
 
 
-class TestACorruptEntry:
+class TestACorruptQueueEntry:
     @pytest.mark.parametrize(
         "junk", [b"", b"x", b"\x01" * 60, b"\x01" + b"\0" * 32 + b"w\0\xc1\xff"],
         ids=["nothing", "short", "endless", "broken"],
@@ -218,7 +218,7 @@ class TestACorruptEntry:
     async def test_in_redis_does_not_stop_the_others(
         self, recorded_app: RecordedApp, junk: bytes
     ) -> None:
-        """The row is whole, so its record is queued anew or ends dead with the reason."""
+        """The row is intact, so its record is queued again or ends dead with the reason."""
         ids = [f"r{n}" for n in range(6)]
         await recorded_app.queue(*ids)
         recorded_app.server.ask("SET", f"{{{QUEUE}}}:job:r2", junk)
@@ -243,7 +243,7 @@ class TestACorruptEntry:
             await recorded_app.ends("b")
         assert set(states.values()) == {RecordState.COMPLETED}
 
-    async def test_of_a_whole_queue_does_not_stop_other_queues(
+    async def test_that_is_the_whole_queue_does_not_stop_other_queues(
         self, recorded_app: RecordedApp
     ) -> None:
         recorded_app.server.ask("SET", "{another}:meta", "in the way")

@@ -1,6 +1,6 @@
-"""Records among clocks that differ by an hour: workers', an earlier Redis's, an earlier database's.
+"""Records among clocks that differ by an hour: of workers, an earlier Redis, an earlier database.
 
-For a row's time the database's clock decides, for a job's the server's; tokens only grow.
+The clock of the database decides about a row, the clock of Redis about a job; tokens only grow.
 """
 
 from pathlib import Path
@@ -40,7 +40,9 @@ async def test_all_records_end_once_and_none_before_its_time(
 
 
 async def make_records(ledger: Ledger) -> None:
-    """Some for later; some begun on a Redis that was ahead; some made when the database was."""
+    """Makes records: some due later, some begun on a Redis that was ahead, some made while the
+    database was ahead.
+    """
     for number in range(EACH):
         await ledger.jobs.submit(QUEUE, b"null", id=f"later-{number}", delay=seconds(1.5))
         for kind in ("begun", "made"):

@@ -1,7 +1,7 @@
-"""I2, I4, I12 for records whose database goes away in the middle of the work, and comes back.
+"""I2, I4, I12 for records whose database goes away during the work, and comes back.
 
-What a handler did while the database was away is not done again: the worker holds its job until
-the row has heard of it. What could not begin in the row waits.
+The work of a handler that ended while the database was away is not repeated: the worker holds its
+job until the row has been updated. Attempts that could not begin in the row wait.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from towpath.ledger.ledger import Ledger
 MANY = amount(500, thoroughly=2_000)
 
 
-async def test_postgres_crashes_and_comes_back(
+async def test_records_survive_a_crash_of_postgres(
     server: EmbeddedServer, own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
     async with run_of(MANY, server.url, own_postgres.url(), tmp_path) as run:
@@ -43,7 +43,7 @@ async def test_postgres_crashes_and_comes_back(
     assert repeated(run) == set()
 
 
-async def test_postgres_stands_still_for_a_while(
+async def test_records_survive_a_postgres_that_stands_still(
     server: EmbeddedServer, own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
     async with run_of(MANY, server.url, own_postgres.url(), tmp_path) as run:
@@ -58,7 +58,7 @@ async def test_postgres_stands_still_for_a_while(
     assert repeated(run) == set()
 
 
-async def test_sqlite_is_locked_by_somebody_else_for_a_while(
+async def test_records_survive_a_lock_on_sqlite_by_another_program(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
     file = tmp_path / "ledger.db"
@@ -73,7 +73,7 @@ async def test_sqlite_is_locked_by_somebody_else_for_a_while(
     assert repeated(run) == set()
 
 
-async def test_the_disk_under_sqlite_is_full_for_a_while(
+async def test_records_survive_a_full_disk_under_sqlite(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", megabytes=24) as disk:
@@ -88,10 +88,10 @@ async def test_the_disk_under_sqlite_is_full_for_a_while(
     assert repeated(run) == set()
 
 
-async def test_the_disk_under_postgres_is_full_for_a_while(
+async def test_records_survive_a_full_disk_under_postgres(
     server: EmbeddedServer, own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    """That of its tables. Without room for its log it stops, which is a crash."""
+    """The disk has its tables. Without room for its log PostgreSQL would stop, which is a crash."""
     own_postgres.directory.chmod(0o755)
     with small_disk(own_postgres.directory / "disk", megabytes=48) as disk:
         tables = disk.folder / "tables"
@@ -114,7 +114,7 @@ async def test_the_disk_under_postgres_is_full_for_a_while(
 async def test_a_handlers_time_limit_does_not_begin_while_the_database_hangs(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    """Here it hangs for longer than the handler may take, and there would be no second attempt."""
+    """The database hangs for longer than the handler may take, and there is no second attempt."""
     file = tmp_path / "ledger.db"
     async with Ledger(f"sqlite:///{file}", limit=seconds(20)) as ledger:
         await ledger.migrate()
@@ -139,7 +139,7 @@ async def test_a_handlers_time_limit_does_not_begin_while_the_database_hangs(
 
 
 async def renewed(engine: Engine, job: JobRef, *, times: int) -> None:
-    """Return when its worker has shown so often that it is alive."""
+    """Returns when the worker has renewed its lease so many times."""
     ends: set[datetime | None] = set()
 
     async def often_enough() -> bool:
@@ -152,5 +152,5 @@ async def renewed(engine: Engine, job: JobRef, *, times: int) -> None:
 
 
 def repeated(run: RecordRun) -> set[str]:
-    """Slow ones that ended while the database was away and were run again."""
+    """Slow records that ended while the database was away and were run again."""
     return {f"r{n}" for n in range(SLOW) if len(run.processes.tokens()[f"r{n}"]) > 1}

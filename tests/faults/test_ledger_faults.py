@@ -1,7 +1,7 @@
 """I2, I4, I12 for records: whatever is lost, all that were acknowledged end once, by one attempt.
 
-Worker processes work on records while something breaks in the middle. The database notes every
-change of a record's state by itself; the handlers' journals tell which attempts ran.
+Worker processes work on records while something breaks. The database notes every change of a
+record's state by itself; the journals of the handlers tell which attempts ran.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from towpath.ledger.ledger import Ledger
 MANY, SOME, KILLS = amount(500, thoroughly=2_000), amount(200, thoroughly=400), 3
 
 
-class TestRedis:
-    async def test_forgets_everything(
+class TestRecordsOfARedis:
+    async def test_that_forgets_everything_end_once(
         self, server: EmbeddedServer, url: str, tmp_path: Path
     ) -> None:
         async with run_of(MANY, server.url, url, tmp_path, workers=2) as run:
@@ -32,10 +32,12 @@ class TestRedis:
             await run.make_the_rest()
             await run.first_attempts_end()
 
-    async def test_a_worker_that_ignores_the_fence_then_is_caught(
+    async def test_that_forgets_are_doubled_by_a_worker_that_ignores_fencing(
         self, server: EmbeddedServer, tmp_path: Path
     ) -> None:
-        """The check can fail: here the word of an attempt counts that was taken for dead."""
+        """Shows that the check can fail: the outcome of an attempt counts that was taken for
+        dead.
+        """
         file, fault = f"sqlite:///{tmp_path}/ledger.db", "end ignores the fence"
 
         async def forgetting() -> None:
@@ -47,27 +49,29 @@ class TestRedis:
         with pytest.raises(AssertionError, match="was completed by"):
             await forgetting()
 
-    async def test_dies_and_comes_back_empty(self, url: str, tmp_path: Path) -> None:
+    async def test_that_dies_and_comes_back_empty_end_once(self, url: str, tmp_path: Path) -> None:
         with EmbeddedServer() as server:
             async with run_of(MANY, server.url, url, tmp_path) as run:
                 await killed(server, run)
                 await run.first_attempts_end()
 
-    async def test_dies_and_comes_back_with_its_data(self, url: str, tmp_path: Path) -> None:
+    async def test_that_dies_and_comes_back_with_its_data_end_once(
+        self, url: str, tmp_path: Path
+    ) -> None:
         with EmbeddedServer(data=tmp_path / "data") as server:
             async with run_of(MANY, server.url, url, tmp_path) as run:
                 await killed(server, run)
 
 
 async def killed(server: EmbeddedServer, run: RecordRun) -> None:
-    """Records are made while it is away: each is acknowledged in time all the same."""
+    """Kills Redis. Records are made while it is away, and each is acknowledged in time."""
     server.kill()
     async with asyncio.timeout(HANGS):
         await run.make_the_rest()
     server.start()
 
 
-async def test_workers_are_killed_at_random(
+async def test_records_end_once_when_workers_are_killed_at_random(
     server: EmbeddedServer, url: str, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -78,10 +82,10 @@ async def test_workers_are_killed_at_random(
             run.processes.kill_one(chance)
 
 
-async def test_the_process_that_submits_records_is_killed(
+async def test_records_end_once_when_the_process_that_submits_them_is_killed(
     server: EmbeddedServer, url: str, tmp_path: Path, seed: int
 ) -> None:
-    """What it was told is made, is; and what it was not told ends too, if it was made."""
+    """Every record that it acknowledged exists; other records that were made end too."""
     chance = random.Random(seed)
     async with Ledger(url, limit=LEDGER_LIMIT) as ledger:
         await ledger.migrate()
@@ -97,10 +101,10 @@ async def test_the_process_that_submits_records_is_killed(
             await checked(run)
 
 
-async def test_redis_forgets_after_the_submitting_process_has_gone(
+async def test_records_lost_by_redis_run_after_their_submitter_has_gone(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    """A worker that never made a record itself sees that those of its queue are lost."""
+    """A worker that never made a record itself notices that the records of its queue are lost."""
     database = f"sqlite:///{tmp_path}/ledger.db"
     async with Ledger(database, limit=LEDGER_LIMIT) as ledger:
         await ledger.migrate()

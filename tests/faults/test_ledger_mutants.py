@@ -1,4 +1,6 @@
-"""Records under random walks and in two tight places, and the faults that must be found there."""
+"""Records under random walks and in two critical moments, and the planted faults that must be
+found.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -31,7 +33,7 @@ async def file_ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
         yield ledger
 
 
-async def test_any_order_of_steps_keeps_every_promise(
+async def test_any_order_of_steps_keeps_every_guarantee(
     server: EmbeddedServer, url: str, seed: int
 ) -> None:
     async with Ledger(url) as ledger:
@@ -57,7 +59,7 @@ async def test_a_planted_fault_is_found(
 
 
 async def refused_once(ledger: Ledger, server: EmbeddedServer) -> None:
-    """Redis refuses what the relay brings; the next look must bring it."""
+    """Redis refuses what the relay enqueues; the next poll must enqueue it again."""
     async with Engine(server.url) as engine:
         relay = Relay(ledger, lambda: engine, log=Log())
         await ledger.jobs.submit(QUEUE, b"", id="before")
@@ -75,7 +77,7 @@ async def refused_once(ledger: Ledger, server: EmbeddedServer) -> None:
             raise PromiseBroken(f"{ready} of 2 are queued")
 
 
-async def test_what_redis_refused_is_brought_again(
+async def test_a_record_that_redis_refused_is_enqueued_again(
     server: EmbeddedServer, file_ledger: Ledger
 ) -> None:
     await refused_once(file_ledger, server)
@@ -89,7 +91,7 @@ async def test_marking_a_record_as_queued_too_early_is_found(
 
 
 async def undone(url: str, server: EmbeddedServer) -> None:
-    """A transaction makes a record and is undone; Redis must never have heard of it."""
+    """A transaction makes a record and is rolled back; Redis must never get the job."""
     engine = create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://", 1))
     async with Ledger(url) as ledger, Engine(server.url) as redis:
         await ledger.migrate()
@@ -109,7 +111,7 @@ async def test_redis_gets_no_record_whose_row_is_not_committed(
     await undone(running_postgres.emptied(), server)
 
 
-async def test_nudging_redis_before_the_commit_is_found(
+async def test_enqueuing_before_the_commit_is_found(
     server: EmbeddedServer, running_postgres: PostgresServer
 ) -> None:
     with planted(NUDGED_EARLY), pytest.raises(PromiseBroken):

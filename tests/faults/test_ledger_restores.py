@@ -1,7 +1,7 @@
 """I2, I4, I12 for records after a restore: an older database beside a newer Redis, and the reverse.
 
-What happened since the backup is not known any more on one side; the other side knows it, and what
-neither knows is done again. Nothing that is in the database stays open.
+One side no longer knows what happened since the backup; the other side knows it, and what neither
+knows is done again. No record in the database stays open.
 """
 
 import shutil
@@ -41,7 +41,7 @@ async def test_records_end_once_after_an_older_database_is_restored(
         await run.ledger.write(_restore)
         assert await audit.left(run.ledger) > MANY * 0.1
         run.open_gate()
-        # On demand; by itself it would happen within a minute.
+        # Asked for here; by itself it would happen within a minute.
         async with Engine(server.url) as engine:
             found = await Relay(run.ledger, lambda: engine, log=Log()).reconcile()
         assert len(found) == 1
@@ -68,7 +68,9 @@ def _restore(connection: Connection) -> None:
 
 
 async def _ended_but_for_what_ran(run: RecordRun) -> None:
-    """All ended: also those that were in a worker's hands, whose token the old row never saw."""
+    """Waits until all records have ended, including those that a worker held, whose token the old
+    row never saw.
+    """
 
     async def none_left() -> bool:
         return not await audit.left(run.ledger)
@@ -92,14 +94,14 @@ async def test_records_end_once_after_an_older_redis_is_restored(url: str, tmp_p
 
 
 def test_a_restore_is_noticed_within_a_minute() -> None:
-    """If whoever is to look dies, another one looks the next time."""
+    """If the process that is to check dies, another one checks the next time."""
     assert 2 * RECONCILE_EVERY.total_seconds() <= 60
 
 
 async def test_an_id_whose_row_was_lost_runs_when_it_is_submitted_again(
     server: EmbeddedServer, url: str
 ) -> None:
-    """A worker had the job, and found no row for it: it is dead, and has never run."""
+    """A worker had the job and found no row for it: the job is dead, and has never run."""
     async with Ledger(url) as ledger, Engine(server.url) as engine:
         await ledger.migrate()
         recorder = LedgerRecorder(ledger.jobs)
@@ -116,8 +118,8 @@ async def test_an_id_whose_row_was_lost_runs_when_it_is_submitted_again(
         assert (await engine.inspect.counts(QUEUE)).dead == 0
 
 
-class TestAnOlderRow:
-    """Redis has ended its job, in a way that the row no longer knows."""
+class TestARestoredRow:
+    """Redis has ended its job, which the older row does not know."""
 
     @pytest.fixture
     async def engine(self, server: EmbeddedServer) -> AsyncIterator[Engine]:
@@ -132,30 +134,30 @@ class TestAnOlderRow:
             yield ledger
 
     async def claimed(self, engine: Engine, id: str) -> Lease:
-        """The job of a record, in a worker's hands."""
+        """The leased job of a record."""
         await engine.submit(QUEUE, b"1", id=id, lane="l")
         [lease] = await engine.claim(QUEUE, worker="w", lease=seconds(30))
         return lease
 
     async def told(self, ledger: Ledger, engine: Engine, lease: Lease) -> None:
-        """The worker asks for the row's word, and tells Redis."""
+        """A worker asks for the row's decision, and tells Redis."""
         settlement = await LedgerRecorder(ledger.jobs).begin(lease)
         assert settlement is not None
         assert not isinstance(settlement, Lease)
         await engine.settle([settlement])
 
     async def restored(self, ledger: Ledger, engine: Engine, id: str) -> Record:
-        """The row as it was before, once Redis was asked about it."""
+        """The row as it was before, after Redis was asked about it."""
         old = "UPDATE towpath_jobs SET job = :id, state = 'pending', fence = 0, attempts = 0,"
         old += " result = NULL, relay_at = 0 WHERE id = :id"
         await ledger.write(lambda connection: connection.execute(text(old), {"id": id}))
         await Relay(ledger, lambda: engine, log=Log()).reconcile()
         return await ledger.jobs.get(QUEUE, id)
 
-    async def test_that_came_before_its_turn_has_not_run(
+    async def test_whose_first_job_came_before_its_turn_has_not_run(
         self, ledger: Ledger, engine: Engine
     ) -> None:
-        """Its job was queued again under another name: the first name's end says nothing."""
+        """Its job was queued again under another id: the end of the first job says nothing."""
         for id in "ab":
             await ledger.jobs.submit(QUEUE, b"1", id=id, lane="l")
         await self.told(ledger, engine, await self.claimed(engine, "b"))
@@ -184,7 +186,7 @@ class TestAnOlderRow:
         assert (await self.restored(ledger, engine, "a")).state is RecordState.CANCELLED
 
     async def test_that_was_completed_has_its_result(self, ledger: Ledger, engine: Engine) -> None:
-        """Also where the worker that ran it could not tell Redis, and another one did."""
+        """This holds even if the worker that ran it could not tell Redis, and another one did."""
         await ledger.jobs.submit(QUEUE, b"1", id="a")
         first = await self.claimed(engine, "a")
         recorder = LedgerRecorder(ledger.jobs)

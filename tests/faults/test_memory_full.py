@@ -1,4 +1,6 @@
-"""A server whose memory is really full: submit is refused whole, everything else can drain it."""
+"""A Redis whose memory is really full: submits are refused whole, and everything else can
+drain it.
+"""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -32,7 +34,7 @@ def running_small_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedSer
 
 @pytest.fixture
 def small_server(running_small_server: EmbeddedServer) -> EmbeddedServer:
-    """The newest and the oldest server, empty, each with room for a few hundred jobs."""
+    """The newest and the oldest Redis, empty, each with room for a few hundred jobs."""
     server = running_small_server
     server.ask("FLUSHALL")
     used = int(ask_fields(server.address, "INFO", "memory")["used_memory"])
@@ -48,8 +50,8 @@ async def engine(small_server: EmbeddedServer) -> AsyncIterator[Engine]:
 
 
 async def fill(engine: Engine) -> int:
-    """Submit until the server has no room for a single job; how many it took."""
-    # Large calls by another engine: the room that its connections take is there when it is left.
+    """Submits until Redis has no room for a single job; returns how many it accepted."""
+    # Another engine makes large calls: the memory of its connections is free again afterwards.
     async with Engine(str(engine.url)) as other:
         taken = await _fill(other, 20)
     return taken + await _fill(engine, 1)
@@ -65,23 +67,23 @@ async def _fill(engine: Engine, size: int) -> int:
 
 
 def shut(server: EmbeddedServer) -> None:
-    """Leave no room at all, whatever is removed."""
+    """Leaves no room at all, whatever is removed."""
     server.ask("CONFIG", "SET", "maxmemory", 1)
 
 
-def test_the_scripts_say_what_works_with_memory_full() -> None:
-    """`submit` and what adds to a queue is refused; whatever helps to drain it works."""
+def test_the_scripts_say_which_verbs_work_with_full_memory() -> None:
+    """`submit` and whatever adds to a queue is refused; whatever helps to drain it works."""
     adding = {"submit", "set", "fire", "schedule", "progress", "configure", "anchor"}
     assert {case.script for case in REFUSED} == adding
 
 
-class TestAServerThatJobsHaveFilled:
+class TestARedisThatJobsHaveFilled:
     async def test_refuses_submits_and_writes_nothing(
         self, small_server: EmbeddedServer, engine: Engine
     ) -> None:
         taken = await fill(engine)
         assert taken > 100
-        # A connection that is closed gives its room back: no more than there is now.
+        # A closed connection gives its memory back, so the room is measured again.
         used = ask_fields(small_server.address, "INFO", "memory")["used_memory"]
         small_server.ask("CONFIG", "SET", "maxmemory", int(used) - 100_000)
         before = dump(small_server)
@@ -91,10 +93,10 @@ class TestAServerThatJobsHaveFilled:
         assert changed(before, dump(small_server)) == set()
         assert (await engine.inspect.counts(QUEUE)).ready == taken
 
-    async def test_is_drained_by_workers_and_takes_submits_again(
+    async def test_is_drained_by_workers_and_accepts_submits_again(
         self, small_server: EmbeddedServer, engine: Engine
     ) -> None:
-        """Every way to settle is used on the way; a worker that comes only now can work too."""
+        """Every way to settle is used on the way; a worker that starts only now can work too."""
         taken = await fill(engine)
         async with Engine(small_server.url) as late:
             leases = await late.claim(QUEUE, worker="w", lease=minutes(5), count=100)
@@ -119,7 +121,7 @@ class TestAServerThatJobsHaveFilled:
             await late.submit(QUEUE, b"x" * 10_000)
 
 
-class TestAServerWithoutAnyRoom:
+class TestARedisWithoutAnyRoom:
     @pytest.mark.parametrize("case", WORKS, ids=str)
     async def test_does_everything_but_submit(
         self, small_server: EmbeddedServer, case: Case
@@ -131,7 +133,7 @@ class TestAServerWithoutAnyRoom:
             assert changed(before, dump(small_server)) != set()
 
     @pytest.mark.parametrize("case", REFUSED, ids=str)
-    async def test_refuses_what_would_add_to_it(
+    async def test_refuses_verbs_that_would_add_to_it(
         self, small_server: EmbeddedServer, case: Case
     ) -> None:
         async with filled_queue_on(small_server.url, case.policy) as filled:
@@ -149,10 +151,10 @@ class TestAServerWithoutAnyRoom:
         answer = await engine.exchange(QUEUE, [], worker="w", lease=minutes(5), count=5)
         assert answer.leases == []
 
-    async def test_takes_declarations_that_change_nothing(
+    async def test_accepts_declarations_that_change_nothing(
         self, small_server: EmbeddedServer, engine: Engine
     ) -> None:
-        """A worker that starts says again what it wants: it must be able to drain the queue."""
+        """A worker declares its options when it starts, and it must be able to drain the queue."""
         await engine.queues.declare(QUEUE, keep=minutes(5))
         shut(small_server)
         before = dump(small_server)
@@ -168,10 +170,8 @@ class TestAServerWithoutAnyRoom:
             assert (await late.queues.options(QUEUE)).keep == minutes(5)
         assert changed(before, dump(small_server)) == set()
 
-    async def test_lets_a_worker_come_that_was_not_there_before(
-        self, small_server: EmbeddedServer, engine: Engine
-    ) -> None:
-        """Its engine knows neither the queue's options nor, on that server, any script."""
+    async def test_accepts_a_new_worker(self, small_server: EmbeddedServer, engine: Engine) -> None:
+        """The worker's engine knows neither the queue's options nor, on that Redis, any script."""
         await engine.submit(QUEUE, b"x")
         shut(small_server)
         small_server.ask("SCRIPT", "FLUSH")

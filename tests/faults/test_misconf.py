@@ -1,4 +1,4 @@
-"""A server that can't write its disk refuses every write (MISCONF) until it can: that passes."""
+"""A Redis that cannot write its disk refuses every write (MISCONF) until it can."""
 
 import asyncio
 from pathlib import Path
@@ -39,7 +39,7 @@ def save(server: EmbeddedServer, outcome: str) -> None:
     eventually(so)
 
 
-class TestAFullDisk:
+class TestAFullDiskOfRedis:
     async def test_keeps_callers_waiting_and_costs_nothing(self, tmp_path: Path) -> None:
         with EmbeddedServer(options=PROTECTED) as server:
             folder = tmp_path / "data"
@@ -59,7 +59,9 @@ class TestAFullDisk:
                 counts = await engine.inspect.counts(QUEUE)
         assert (counts.totals["submitted"], counts.leased) == (2, len(leases))
 
-    async def test_that_stays_full_is_no_defect_of_a_script(self, tmp_path: Path) -> None:
+    async def test_that_stays_full_is_not_reported_as_a_defect_of_a_script(
+        self, tmp_path: Path
+    ) -> None:
         limits = Limits(answer=milliseconds(200), give_up=seconds(0.5))
         with EmbeddedServer(options=PROTECTED) as server:
             folder = tmp_path / "data"
@@ -70,4 +72,4 @@ class TestAFullDisk:
                 cannot_write(server, folder)
                 with pytest.raises(ServerUnreachable, match="MISCONF"):
                     await engine.submit(QUEUE, b"y")
-            can_write(server, folder)  # a server that can't does not end either
+            can_write(server, folder)  # a Redis that cannot save does not end either

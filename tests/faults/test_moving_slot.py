@@ -1,8 +1,7 @@
 """I15, I1: while a queue's slot moves to another master, every call fails whole or succeeds whole.
 
-The keys of a queue travel one by one, so for a while some are here and some there. What a call
-did, or did not do, must be whole; and when the move is over everything is as if there had been
-no move.
+The keys of a queue move one by one, so for a while each master has some of them. The effect of a
+call must be complete or none; and after the move everything is as if there had been no move.
 """
 
 import asyncio
@@ -74,7 +73,7 @@ TRIED = [case for case in CASES if case.name == case.script or isinstance(case.p
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, QueueContents]:
-    """What each case comes to without a move, once it is known."""
+    """The result of each case without a move, once it is known."""
     return {}
 
 
@@ -85,7 +84,7 @@ USUAL = ("half, by chance", "all but the leases")
 @pytest.mark.parametrize(
     "split", [split if split in USUAL else pytest.param(split, marks=slow) for split in SPLITS]
 )
-async def test_calls_during_the_move_are_whole(
+async def test_calls_during_the_move_fail_or_succeed_whole(
     own_cluster: EmbeddedCluster, expected: dict[str, QueueContents], split: str
 ) -> None:
     expected.update(expected or await at_rest(own_cluster))
@@ -105,7 +104,7 @@ async def test_calls_during_the_move_are_whole(
 
 
 async def at_rest(cluster: EmbeddedCluster) -> dict[str, QueueContents]:
-    """What each case comes to without a move; the clock stands still, so it is always the same."""
+    """The result of each case without a move; the clock stands still, so it is always the same."""
     found: dict[str, QueueContents] = {}
     async with filled_queues_on(cluster) as (filled_queues, _):
         for case, filled in filled_queues:
@@ -119,7 +118,7 @@ async def at_rest(cluster: EmbeddedCluster) -> dict[str, QueueContents]:
 async def filled_queues_on(
     cluster: EmbeddedCluster,
 ) -> AsyncGenerator[tuple[list[tuple[Case, FilledQueue]], Engine]]:
-    """A filled queue for each case; and an engine that gives up soon, at the same time there."""
+    """A filled queue for each case, and an engine that gives up soon, with the same clock."""
     clock = ManualClock()
     async with (
         Engine(cluster.url, clock=clock, limits=LIMITS) as engine,
@@ -133,13 +132,13 @@ async def filled_queues_on(
 
 
 def queue_of(cluster: EmbeddedCluster, case: Case) -> str:
-    """A queue's name. All of them go the same way: from one master to the next."""
+    """A name for a queue. All of them move the same way: from one master to the next."""
     names = (f"{case.name.replace(' ', '-')}-{number}" for number in itertools.count())
     return next(name for name in names if slot_of(cluster, f"{{{name}}}:queue") < SLOTS // 3)
 
 
 class CallDuringMove:
-    """A queue whose slot is on its way, and the call that comes meanwhile."""
+    """A queue whose slot is being moved, and the call that is made meanwhile."""
 
     def __init__(
         self, cluster: EmbeddedCluster, case: Case, filled: FilledQueue, hasty: Engine
@@ -164,7 +163,7 @@ class CallDuringMove:
         return not self._succeeded and self._dumps() != self._before
 
     async def outcome(self) -> QueueContents:
-        """What the call came to: made again after the move if it was refused during it."""
+        """The result of the call, repeated after the move if it was refused during it."""
         if not self._succeeded:
             await self.case.call(self._filled)
         return await everything(self._filled)
@@ -175,7 +174,7 @@ class CallDuringMove:
 
 @contextmanager
 def giving_up(moves: list[CallDuringMove]) -> Generator[None]:
-    """Whatever happens, no slot stays on its way."""
+    """Ends unfinished moves, whatever happens."""
     try:
         yield
     finally:

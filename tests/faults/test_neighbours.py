@@ -1,7 +1,7 @@
-"""One worker process, three queues, two of them in trouble: the third is worked off meanwhile.
+"""One worker process and three queues, two of them in trouble: the third is worked on meanwhile.
 
-Keys of the wrong type on one server; a frozen master of a cluster. Every job is done once,
-those of the good queue by their first attempt, those in trouble once that is over.
+The trouble is keys of the wrong type on one Redis, or a frozen master of a cluster. Every job is
+done once, those of the good queue by their first attempt, the others once the trouble is over.
 """
 
 from collections.abc import Generator
@@ -54,7 +54,7 @@ async def test_a_queue_on_a_frozen_master_does_not_stop_its_neighbour(
 
 
 async def through(url: str, trouble: AbstractContextManager[None]) -> None:
-    """Let a worker process meet the *trouble* in the middle of its work."""
+    """Starts the *trouble* while a worker process is at work."""
     async with Engine(url) as engine, WorkerProcess(APP, url=url):
         await engine.submit_many(GOOD, [new_job(b"null") for _ in range(100)])
         await eventually_async(lambda: _completed(engine, 100))
@@ -63,7 +63,7 @@ async def through(url: str, trouble: AbstractContextManager[None]) -> None:
             await engine.submit_many(queue, jobs)
         due = steady() + 2 * DELAY.total_seconds()
         with trouble:
-            # The worker asks when they fall due, for all the slots that it has.
+            # The worker claims when the jobs fall due, for all its slots.
             await meanwhile(lambda: steady() > due)
             for _ in range(4):
                 jobs = [new_job(b"null") for _ in range((JOBS - 100) // 4)]
@@ -84,11 +84,12 @@ async def _completed(engine: Engine, wanted: int) -> bool:
 
 
 async def misdeeds(engine: Engine, found: QueueContents) -> list[str]:
-    """Jobs that were not done once; those of the good queue by their first attempt."""
+    """Jobs that were not done once, or, in the good queue, not by their first attempt."""
     wrong: list[str] = []
     for id, listed in found.jobs.items():
         job = await engine.inspect.job(listed.ref)
-        attempts = job.attempts if job.ref.queue == GOOD else 1  # a lease may end while frozen
+        # a lease may end while the master is frozen
+        attempts = job.attempts if job.ref.queue == GOOD else 1
         if (attempts, job.result) != (1, b"%d" % (job.token or 0)):
             wrong.append(f"{id}: attempt {job.attempts}, token {job.token}, result {job.result!r}")
     total, states = found.counts.totals["completed"], len(found.ids(State.DONE))

@@ -25,7 +25,7 @@ LIMITS = Limits(answer=seconds(5), give_up=seconds(60))
 
 
 class JobAnswers:
-    """What one process was told about its jobs."""
+    """The answers that one process got about its jobs."""
 
     def __init__(self) -> None:
         self.answers: list[Submitted | TowpathError] = []
@@ -33,7 +33,7 @@ class JobAnswers:
         self.completed: Counter[JobId] = Counter()
 
     async def submit(self, engine: Engine) -> None:
-        """Half of them in batches, half of them one by one and joined."""
+        """Submits half of the jobs in batches, and half one by one at the same time."""
         for _ in range(JOBS // (2 * BATCH)):
             self.answers += await engine.submit_many(QUEUE, [new_job(b"") for _ in range(BATCH)])
             self.answers += await asyncio.gather(
@@ -41,7 +41,7 @@ class JobAnswers:
             )
 
     async def work(self, engine: Engine) -> None:
-        """Claim and complete until everything was; nobody is silent, so no lease ends."""
+        """Claims and completes until all jobs are done; no worker is silent, so no lease ends."""
         held: list[Lease] = []
         while held or self.completed.total() < JOBS:
             answer = await engine.exchange(
@@ -57,7 +57,7 @@ class JobAnswers:
             self.claimed.update(lease.id for lease in held)
 
     def misdeeds(self) -> list[str]:
-        """Every job is new to the server, is given out once and completed once."""
+        """Violations: every job is new to Redis, is delivered once and completed once."""
         ids = [
             answer.id
             for answer in self.answers
@@ -71,7 +71,9 @@ class JobAnswers:
 
 
 async def change_with_every_cut(engine: Engine, proxy: Proxy) -> None:
-    """A call that was cut is sent again after a pause; the options change before that."""
+    """Changes the options after every cut. A cut call is repeated after a pause; the options change
+    before that.
+    """
     for attempts in itertools.count(5):
         seen = proxy.cuts
         await engine.queues.reconfigure(
@@ -81,7 +83,7 @@ async def change_with_every_cut(engine: Engine, proxy: Proxy) -> None:
 
 
 async def run(server: EmbeddedServer, seed: int) -> JobAnswers:
-    """All jobs through a network that cuts a quarter of all replies."""
+    """Runs all jobs through a network that cuts a quarter of all replies."""
     faults, history = Faults(chance=random.Random(seed)), JobAnswers()
     async with (
         Engine(server.url) as direct,
@@ -101,5 +103,7 @@ async def run(server: EmbeddedServer, seed: int) -> JobAnswers:
     return history
 
 
-async def test_every_call_has_one_effect(server: EmbeddedServer, seed: int) -> None:
+async def test_every_call_has_one_effect_while_options_change(
+    server: EmbeddedServer, seed: int
+) -> None:
     assert (await run(server, seed)).misdeeds() == []

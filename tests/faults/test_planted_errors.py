@@ -1,8 +1,8 @@
 """I15: an error at any command of any script leaves the state as before.
 
-Up to the first write a script has changed nothing, so an error there is harmless. After it,
-nothing may fail any more: no reading command follows, and what can be wrong about a key that is
-written later was asked before (`test_wrong_types.py`, `test_moving_slot.py`).
+Until its first write a script has changed nothing, so an error there is harmless. After it,
+nothing may fail any more: no command that reads follows, and the types of keys that are written
+later were checked before (`test_wrong_types.py`, `test_moving_slot.py`).
 """
 
 from collections.abc import Awaitable
@@ -23,10 +23,12 @@ def test_every_writing_script_is_tried() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-async def test_an_error_up_to_the_first_write_changes_nothing(
+async def test_an_error_before_or_at_the_first_write_changes_nothing(
     server: EmbeddedServer, observed: Scripts, case: Case
 ) -> None:
-    """Tried at every command up to the first that writes, and instead of that one too."""
+    """An error is planted at every command up to the first that writes, and instead of that one
+    too.
+    """
     async with filled_queue_on(server.url, case.policy, observed) as filled:
         failed = await fail_until_first_write(server, case, filled)
         tried = await undisturbed(server, case, filled)
@@ -47,7 +49,7 @@ async def test_nothing_is_read_after_the_first_write(
 
 
 @pytest.mark.parametrize("name", ["submit alone", "submit a large one alone"])
-async def test_a_lone_submit_is_tried_on_its_shortest_way(
+async def test_a_lone_submit_is_tried_on_its_shortest_path(
     server: EmbeddedServer, observed: Scripts, name: str
 ) -> None:
     [case] = [case for case in CASES if case.name == name]
@@ -57,7 +59,7 @@ async def test_a_lone_submit_is_tried_on_its_shortest_way(
 
 
 async def test_a_script_that_writes_too_early_is_caught(server: EmbeddedServer) -> None:
-    """The check can fail: here every script begins with a write."""
+    """Shows that the check can fail: every script begins with a write."""
     hasty = probed("probe_call('INCR', KEYS[1] .. ':early')")
     async with filled_queue_on(server.url, CASES[0].policy, hasty) as filled:
         tried = await undisturbed(server, CASES[0], filled)
@@ -67,7 +69,9 @@ async def test_a_script_that_writes_too_early_is_caught(server: EmbeddedServer) 
 async def fail_until_first_write(
     server: EmbeddedServer, case: Case, filled: FilledQueue
 ) -> list[ScriptCommand]:
-    """Plant an error at each command in turn; the commands that were to fail, in order."""
+    """Plants an error at each command in turn; returns the commands that were made to fail, in
+    order.
+    """
     probe, before = ScriptProbe(server), dump(server)
     failed: list[ScriptCommand] = []
     while not (failed and failed[-1].writes):
@@ -76,7 +80,7 @@ async def fail_until_first_write(
         failed.append(probe.trace()[len(failed)])
         assert raised is not failed[-1].tolerated
         if failed[-1].tolerated:
-            # Nobody's job depends on that command, so the call went on: back to where it began.
+            # No job depends on that command, so the call succeeded: restore the state and go on.
             restore(server, before)
             before = dump(server)
         assert changed(before, dump(server)) == set(), f"after an error at {failed[-1]}"

@@ -1,4 +1,4 @@
-"""Submits that wait for a replica, and servers that are replicas for a while."""
+"""Submits that wait for a replica, and Redis nodes that are replicas for a while."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,19 +40,19 @@ async def replica(primary: EmbeddedServer) -> AsyncIterator[EmbeddedServer]:
 async def test_a_confirmed_submit_leaves_no_key_of_the_queue_to_expire(
     primary: EmbeddedServer, replica: EmbeddedServer
 ) -> None:
-    """What the queue knows of itself must outlast any pause between submits."""
+    """The data of the queue itself must outlast any pause between submits."""
     async with Engine(primary.tcp_url) as engine:
         await engine.submit(QUEUE, b"x", durability=ONE_REPLICA)
-        # How it stood is for people to see, and goes a month after its last job.
+        # The history is for people, and expires a month after the last job.
         names = [f"{{{QUEUE}}}:{name}" for name in TYPES if name != "history"]
         expiring = [name for name in names if primary.ask("PTTL", name) not in (-1, -2)]
     assert expiring == []
 
 
-async def test_a_replica_that_is_silent_confirms_nothing(
+async def test_a_frozen_replica_confirms_nothing(
     primary: EmbeddedServer, replica: EmbeddedServer
 ) -> None:
-    """The error comes in time; the job exists, and repeating the submit adds nothing."""
+    """The error comes in time; the job exists, and a repeated submit adds nothing."""
     limits = Limits(answer=seconds(3), give_up=hours(1))
     async with Engine(primary.tcp_url, limits=limits) as engine:
         replica.pause()
@@ -71,10 +71,10 @@ async def test_a_replica_that_is_silent_confirms_nothing(
         assert (await engine.inspect.counts(QUEUE)).ready == 1
 
 
-async def test_a_server_that_takes_no_writes_for_a_while_is_waited_for(
+async def test_a_node_that_is_a_replica_for_a_while_is_waited_for(
     primary: EmbeddedServer, replica: EmbeddedServer
 ) -> None:
-    """What a fail-over behind a fixed name looks like: a replica there, promoted soon."""
+    """This is how a fail-over behind a fixed name looks: a replica, which is promoted soon."""
     async with Engine(primary.tcp_url) as engine:
         await engine.submit(QUEUE, b"x")
         await meanwhile(lambda: caught_up(primary) == 1)

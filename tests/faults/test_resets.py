@@ -1,7 +1,7 @@
-"""Connections that are reset (RST): trouble of the connection, whatever the event loop calls it.
+"""Connections that are reset (RST) count as lost connections, whatever error the event loop raises.
 
-asyncio tells of a write on such a connection by a ConnectionResetError, from Python 3.12 on also by
-an AttributeError; uvloop by a RuntimeError.
+asyncio reports a write on such a connection by a ConnectionResetError, since Python 3.12 also by an
+AttributeError; uvloop by a RuntimeError.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Run a test's body in one kind of event loop."""
+    """Runs a test's body in one kind of event loop."""
 
     def run(body: Coroutine[Any, Any, None]) -> None:
         with asyncio.Runner(loop_factory=request.param) as runner:
@@ -69,7 +69,7 @@ class TestResetConnections:
 
         run(body())
 
-    def test_under_load_lose_nothing(self, server: EmbeddedServer, run: Run) -> None:
+    def test_under_load_lose_no_job(self, server: EmbeddedServer, run: Run) -> None:
         async def body() -> None:
             async with resetting(server) as (proxy, engine):
                 load = CountedLoad(engine, QUEUE)
@@ -82,10 +82,10 @@ class TestResetConnections:
 
         run(body())
 
-    def test_do_not_end_waiting_claims(self, run: Run) -> None:
-        """Neither for work nor for a result: both are told on connections of their own."""
+    def test_do_not_end_waiting_claims_and_waits(self, run: Run) -> None:
+        """Waits for work and waits for a result each have a connection of their own."""
 
-        # Who waits is counted, so nobody else may: the server is this test's own.
+        # Blocked clients are counted, so nobody else may use this Redis: it is the test's own.
         async def body(server: EmbeddedServer) -> None:
             async with resetting(server) as (proxy, engine):
                 job = (await engine.submit(QUEUE, b"x", delay=hours(1))).job

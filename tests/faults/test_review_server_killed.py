@@ -1,6 +1,6 @@
-"""I2, I4, I12 with the HTTP server: killed while webhooks come, and while it reviews them.
+"""I2, I4, I12 with the HTTP server, which is killed while webhooks come and while it runs reviews.
 
-A forge delivers again what was not answered. Every review that was promised ends, once.
+A forge repeats a delivery that was not answered. Every acknowledged review ends, once.
 """
 
 import asyncio
@@ -78,14 +78,14 @@ class WebhookSender:
 
 
 def delivery(number: int) -> Delivery:
-    """A pull request of its own each."""
+    """A delivery about a pull request of its own."""
     changes = {"pull_request.number": number, "number": number}
     body = payload("github_pull_request", changes)
     return github("pull_request", body, delivery=f"delivery-{number}")
 
 
 @pytest.mark.timeout(2 * HANGS)
-async def test_every_promised_review_ends_once(
+async def test_every_acknowledged_review_ends_once(
     server: EmbeddedServer, url: str, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)

@@ -1,5 +1,5 @@
-"""Schedules in the store under faults: two servers and a worker fire side by side, while the store
-is killed and frozen and one of them dies. Every instant once, none early, none lost.
+"""Schedules made at run time, under faults: two servers and a worker fire at the same time, while
+Redis is killed and frozen and one of them dies. Every instant is fired once, none early, none lost.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ LIMITS = Limits(answer=seconds(1), give_up=seconds(2))
 async def worker(
     engine: Engine, *queues: str, work: Iterable[NamedSchedule] = ()
 ) -> AsyncGenerator[None]:
-    """What a worker of *queues* does about schedules, meanwhile."""
+    """Runs the part of a worker of *queues* that watches and fires schedules."""
     task = asyncio.create_task(keep_firing(engine, DeclaredSchedules(work), queues=queues))
     try:
         yield
@@ -49,7 +49,7 @@ async def count(engine: Engine) -> int:
 
 
 async def more(engine: Engine, firings: int = 2) -> None:
-    """Wait until so many more were made."""
+    """Waits until so many more jobs were submitted."""
     before = max(await count(engine), 0)
 
     async def so() -> bool:
@@ -76,7 +76,7 @@ def check(jobs: list[JobInfo]) -> None:
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[tuple[EmbeddedServer, RunningServer, RunningServer]]:
-    """A store on disk, and two servers beside it."""
+    """Two servers on a Redis that writes to disk."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     with (
@@ -87,7 +87,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[EmbeddedServer, RunningServer, Run
         yield store, one, two
 
 
-async def test_every_instant_is_fired_once_by_the_processes_that_are_left(
+async def test_every_instant_is_fired_once_by_the_surviving_processes(
     servers: tuple[EmbeddedServer, RunningServer, RunningServer],
 ) -> None:
     store, one, two = servers
@@ -114,10 +114,10 @@ async def test_every_instant_is_fired_once_by_the_processes_that_are_left(
     assert set(payloads) == {b"1", b"2"}
 
 
-class TestAWatch:
-    """What a worker or a server hears, on one store."""
+class TestAWatchOfSchedules:
+    """What a worker or a server learns of schedules, on one Redis."""
 
-    async def test_hears_of_a_schedule_that_is_made_changed_and_removed(
+    async def test_sees_a_schedule_that_is_made_changed_and_removed(
         self, server: EmbeddedServer
     ) -> None:
         async with Engine(server.url) as engine, worker(engine, QUEUE):
@@ -133,7 +133,7 @@ class TestAWatch:
             ticks = [job for job in await jobs_of(engine) if job.id.startswith(NAME)]
             assert len(ticks) == made
 
-    async def test_leaves_other_queues_to_those_who_serve_them(
+    async def test_ignores_schedules_of_queues_that_it_does_not_serve(
         self, server: EmbeddedServer
     ) -> None:
         async with Engine(server.url) as engine, worker(engine, QUEUE):
@@ -142,22 +142,22 @@ class TestAWatch:
             await more(engine, 3)
             assert (await engine.inspect.counts("elsewhere")).ready == 0
 
-    async def test_rebuilds_an_index_that_was_lost(self, server: EmbeddedServer) -> None:
+    async def test_rebuilds_a_lost_index(self, server: EmbeddedServer) -> None:
         index = "towpath:{schedules}:index"
         async with Engine(server.url) as engine:
             await engine.schedules.set(QUEUE, NAME, Every(seconds(1)))
             server.ask("DEL", index)
-            async with worker(engine, QUEUE):  # it was not there before
+            async with worker(engine, QUEUE):  # the index was not there before
                 await more(engine)
                 server.ask("DEL", index)
                 await more(engine)
                 await eventually_async(lambda: there(server, index))
                 await more(engine)
 
-    async def test_fires_what_was_left_half_done_and_finishes_it(
+    async def test_fires_an_interrupted_change_and_finishes_it(
         self, server: EmbeddedServer
     ) -> None:
-        """Who made the change died before it said so."""
+        """The process that made the change died before it marked the change as done."""
         async with Engine(server.url) as engine, worker(engine, QUEUE):
             await engine.schedules.set(QUEUE, NAME, Every(hours(1)))
             index = engine.schedule_index()
@@ -172,7 +172,7 @@ class TestAWatch:
     async def test_does_not_fire_a_declared_schedule_whose_name_is_taken(
         self, server: EmbeddedServer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Code that declares it later is told in the log, and fires nothing under it."""
+        """A log line tells code that declares the name later, and fires nothing under it."""
         declared = NamedSchedule(name=NAME, when=Every(seconds(1)), queue=QUEUE, payload=b"code")
         async with Engine(server.url) as engine:
             await engine.schedules.set(QUEUE, NAME, Every(seconds(1)), b"stored")
@@ -184,8 +184,8 @@ class TestAWatch:
         assert {(line["queue"], line["error"]) for line in failed} == {(QUEUE, "NameTaken")}
 
 
-class TestAStoreWithoutMemory:
-    async def test_takes_no_schedule_and_has_nothing_of_it(self, server: EmbeddedServer) -> None:
+class TestARedisWithoutMemory:
+    async def test_refuses_a_schedule_and_keeps_no_part_of_it(self, server: EmbeddedServer) -> None:
         async with Engine(server.url) as engine:
             await engine.submit(QUEUE, b"1")
             await engine.schedules.set("others", NAME, Every(hours(1)))

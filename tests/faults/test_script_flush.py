@@ -1,4 +1,4 @@
-"""Servers that forget: their scripts, everything, or both. Engines teach them again."""
+"""A Redis that forgets: its scripts, everything, or both. Engines load the scripts again."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ OPTIONS = QueueOptions(keep=hours(1), max_attempts=17)
 
 
 class TestScriptFlush:
-    async def test_at_any_time_costs_nothing(self, server: EmbeddedServer, seed: int) -> None:
+    async def test_at_any_moment_costs_nothing(self, server: EmbeddedServer, seed: int) -> None:
         chance = random.Random(seed)
         async with Engine(server.url) as engine:
             await engine.queues.configure(QUEUE, OPTIONS)
@@ -51,7 +51,7 @@ class TestFlushAll:
                 assert await other.queues.options(QUEUE) == OPTIONS
                 assert list(await other.queues.list()) == [QUEUE]
 
-    async def test_takes_leases_along(self, server: EmbeddedServer) -> None:
+    async def test_removes_leases(self, server: EmbeddedServer) -> None:
         """A worker's completion then finds no job, and the same id can be submitted anew."""
         async with Engine(server.url) as engine:
             await engine.submit(QUEUE, b"x", id="job")
@@ -63,8 +63,8 @@ class TestFlushAll:
             [again] = await engine.claim(QUEUE, worker="w", lease=minutes(1))
             assert again.token > lease.token
 
-    async def test_under_load_is_survived(self, server: EmbeddedServer) -> None:
-        """Jobs are lost, as told; calls are not: every one after it works."""
+    async def test_under_load_fails_no_later_call(self, server: EmbeddedServer) -> None:
+        """Jobs are lost, as documented, but every call after it works."""
         async with Engine(server.url) as engine:
             await engine.queues.configure(QUEUE, OPTIONS)
             load = CountedLoad(engine, QUEUE)
@@ -91,7 +91,7 @@ class TestFlushAll:
 
 
 class TestARestartWithEmptyMemory:
-    async def test_is_survived_by_engines_that_are_connected(self) -> None:
+    async def test_is_survived_by_connected_engines(self) -> None:
         with EmbeddedServer() as server:
             async with Engine(server.url) as engine:
                 await engine.queues.configure(QUEUE, OPTIONS)

@@ -1,4 +1,4 @@
-"""Engines that are entered while their server is away, and calls while one server of several is."""
+"""Engines that are entered while Redis is away, and calls while one node of several is."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ LISTING = "towpath entry of the directory of queues"
 
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    """The events that were logged, by name."""
+    """The names of the events that were logged."""
     names: list[str] = []
 
     class EventNames(logging.Handler):
@@ -61,7 +61,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 
 
 async def fails_at_once(engine: Engine) -> None:
-    """Return when its server is known to be away."""
+    """Returns when Redis is known to be away."""
 
     async def at_once() -> bool:
         began = steady()
@@ -76,11 +76,11 @@ def deadline_in_an_hour(calls: Calls) -> Deadline:
     return Deadline(calls._watch, hours(1).total_seconds())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- no option is as patient as this
 
 
-class TestOneServerThatIsAway:
-    async def test_does_not_keep_an_engine_from_starting(
+class TestASingleRedisThatIsAway:
+    async def test_does_not_keep_an_engine_from_being_entered(
         self, stopped_server: EmbeddedServer, logged: list[str]
     ) -> None:
-        """It is said once; the first calls wait for it, and work when it is back."""
+        """It is logged once; the first calls wait for Redis, and succeed when it is back."""
         async with Engine(stopped_server.url) as engine:
             assert logged == ["server.unreachable"]
             with pytest.raises(ServerUnreachable):
@@ -93,7 +93,7 @@ class TestOneServerThatIsAway:
             assert logged == ["server.unreachable", "server.back"]
             assert (await facts_of(engine)).durability == DISK
 
-    async def test_makes_calls_fail_at_once_after_one_was_given_up(
+    async def test_fails_calls_at_once_after_one_was_given_up(
         self, stopped_server: EmbeddedServer, logged: list[str]
     ) -> None:
         async with Engine(stopped_server.url, limits=HASTY) as engine:
@@ -109,7 +109,7 @@ class TestOneServerThatIsAway:
     async def test_lets_no_submit_wait_longer_than_its_time_behind_another(
         self, fault: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Submits gather behind the one under way, and fail at their own time, not later."""
+        """Submits gather behind the one under way, and each fails when its own time is over."""
         with EmbeddedServer() as server:
             async with Engine(server.url, limits=HASTY) as engine:
                 await engine.submit(QUEUE, b"x")
@@ -119,15 +119,15 @@ class TestOneServerThatIsAway:
                     await asyncio.sleep(0)
                     submits.append(asyncio.create_task(engine.submit(QUEUE, b"x")))
                 await asyncio.sleep(0)
-                # From now on a call that begins without a time of its own never gives up.
+                # From now on a call without a time limit of its own never gives up.
                 monkeypatch.setattr(Calls, "new_deadline", deadline_in_an_hour)
                 ended = await asyncio.gather(*submits, return_exceptions=True)
                 assert {type(answer) for answer in ended} == {ServerUnreachable}
 
-    async def test_is_found_back_beside_callers_who_try_again_without_a_pause(
+    async def test_is_found_again_beside_callers_that_retry_without_a_pause(
         self, stopped_server: EmbeddedServer
     ) -> None:
-        """A refusal at once lets others have their turn: the probe is one of them."""
+        """Calls that fail at once still let other tasks run, among them the probe."""
         async with Engine(stopped_server.url, limits=HASTY) as engine:
             await fails_at_once(engine)
             others_had_a_turn = asyncio.Event()
@@ -137,10 +137,10 @@ class TestOneServerThatIsAway:
                     await engine.inspect.counts(QUEUE)
             assert others_had_a_turn.is_set()
 
-    async def test_is_asked_again_whether_it_is_fit(
+    async def test_is_probed_again_for_its_configuration(
         self, stopped_server: EmbeddedServer, logged: list[str]
     ) -> None:
-        """What came back may evict jobs: nothing is written there until that was changed."""
+        """After its return it may evict jobs: nothing is written there until that is changed."""
         async with Engine(stopped_server.url) as engine:
             submit = asyncio.create_task(engine.submit(QUEUE, b"x"))
             with EmbeddedServer(
@@ -164,7 +164,9 @@ class TestOneServerThatIsAway:
 
 
 class TestPermanentErrors:
-    """Are raised when an engine is entered, for one server, Sentinel's primary or any master."""
+    """They are raised when an engine is entered, for one Redis, a Sentinel's primary or any
+    master.
+    """
 
     async def test_an_evicting_sentinel_primary_is_refused_at_once(self) -> None:
         with EmbeddedSentinel(replicas=1) as group:
@@ -179,7 +181,7 @@ class TestPermanentErrors:
             await refusal_on_entering(EvictionUnsafe, lambda: Engine(cluster.url), servers=2)
             cluster.masters[0].unpause()
 
-    async def test_a_wrong_login_is_refused_at_once(self, server: EmbeddedServer) -> None:
+    async def test_wrong_credentials_are_refused_at_once(self, server: EmbeddedServer) -> None:
         url = server.url.replace("unix://", "unix://nobody:secret@")
         await refusal_on_entering(ServerRefused, lambda: Engine(url))
 
@@ -196,7 +198,7 @@ class TestPermanentErrors:
 async def one_shard_away(
     cluster: EmbeddedCluster, away: int = 0
 ) -> AsyncGenerator[tuple[str, list[str]]]:
-    """A queue whose master is frozen, and one on each of the others."""
+    """A queue whose master is frozen, and a queue on each of the other masters."""
     queues: dict[int, str] = {}
     for n in range(100):
         queues.setdefault(_shard_of(cluster, f"{{q{n}}}:queue"), f"q{n}")
@@ -214,14 +216,14 @@ def _shard_of(cluster: EmbeddedCluster, key: str) -> int:
 
 @pytest.fixture(scope="module")
 def shards() -> Iterator[EmbeddedCluster]:
-    """Three masters without replicas, each for itself."""
+    """Three masters without replicas."""
     with EmbeddedCluster(masters=3, options={"cluster-require-full-coverage": "no"}) as cluster:
         yield cluster
 
 
 class TestAShardThatIsAway:
-    async def test_takes_nothing_from_calls_to_the_others(self, shards: EmbeddedCluster) -> None:
-        """However many wait for it: each shard has channels of its own."""
+    async def test_delays_no_call_to_the_others(self, shards: EmbeddedCluster) -> None:
+        """Many calls wait for it, but each shard has channels of its own."""
         async with Engine(shards.url) as engine, one_shard_away(shards) as (bad, healthy):
             stuck = [asyncio.create_task(engine.inspect.counts(bad)) for _ in range(10)]
             for queue in healthy:
@@ -235,7 +237,9 @@ class TestAShardThatIsAway:
                 task.cancel()
             await asyncio.gather(*stuck, return_exceptions=True)
 
-    async def test_does_not_keep_an_engine_from_starting(self, shards: EmbeddedCluster) -> None:
+    async def test_does_not_keep_an_engine_from_being_entered(
+        self, shards: EmbeddedCluster
+    ) -> None:
         async with one_shard_away(shards) as (_, healthy), Engine(shards.url) as engine:
             assert (await facts_of(engine, servers=2)).servers == 2
             for queue in healthy:
@@ -254,7 +258,7 @@ class TestAShardThatIsAway:
                     await engine.submit(queue, b"x")
             await eventually_async(lambda: _answers(engine, bad))
 
-    async def test_is_written_to_once_it_is_back_if_it_has_the_directory_of_queues(
+    async def test_gets_options_for_the_directory_of_queues_once_it_is_back(
         self, shards: EmbeddedCluster
     ) -> None:
         """Until then one task tries, however often a queue's options change."""
@@ -318,8 +322,8 @@ async def _answers(engine: Engine, queue: str) -> bool:
     return True
 
 
-class TestTheClassOfAServer:
-    async def test_is_asked_anew_of_one_that_was_started_again(
+class TestTheDurabilityClassOfARedis:
+    async def test_is_probed_again_after_a_restart(
         self, stopped_server: EmbeddedServer, tmp_path: Path
     ) -> None:
         stopped_server.start()
@@ -338,13 +342,13 @@ async def _is_memory(engine: Engine) -> bool:
 
 class TestAnEngineThatIsLeft:
     async def test_leaves_no_connection_behind(self) -> None:
-        """Whoever still asks meanwhile, or later, is refused; nobody would close it after that."""
+        """Calls under way and later ones are refused; nothing would close their connections."""
         with EmbeddedServer() as own:
             before = int(ask_fields(own.address, "INFO", "clients")["connected_clients"])
             for _ in range(3):
                 async with Engine(own.url, limits=HASTY) as engine:
                     asked = [asyncio.create_task(engine.inspect.counts(QUEUE)) for _ in range(8)]
-                    await engine.try_write()  # the others have begun
+                    await engine.try_write()  # the other calls have begun
                 later = [asyncio.create_task(engine.inspect.counts(QUEUE)) for _ in range(8)]
                 await asyncio.gather(*asked, *later, return_exceptions=True)
 

@@ -1,4 +1,6 @@
-"""I2: a `disk` server that is killed under load has, when it is back, all that it acknowledged."""
+"""I2: a Redis of class `disk` that is killed under load comes back with all that it
+acknowledged.
+"""
 
 import asyncio
 import random
@@ -17,7 +19,7 @@ OPTIONS = QueueOptions(keep=hours(1), keep_most=1_000_000)
 KILLS = 4
 
 
-async def test_a_disk_server_keeps_what_it_acknowledged(tmp_path: Path, seed: int) -> None:
+async def test_a_redis_of_class_disk_keeps_what_it_acknowledged(tmp_path: Path, seed: int) -> None:
     with EmbeddedServer(data=tmp_path) as server:
         load, found = await killed_under_load(server, Durability.parse("disk"), seed)
     assert load.losses(found) == {}
@@ -26,8 +28,8 @@ async def test_a_disk_server_keeps_what_it_acknowledged(tmp_path: Path, seed: in
     assert len(load.tokens) == len(set(load.tokens))
 
 
-async def test_a_memory_server_loses_what_it_acknowledged(seed: int) -> None:
-    """The check can fail: the same procedure finds the losses of a server without a disk."""
+async def test_a_redis_of_class_memory_loses_what_it_acknowledged(seed: int) -> None:
+    """Shows that the check can fail: it finds the losses of a Redis that does not write to disk."""
     with EmbeddedServer() as server:
         load, found = await killed_under_load(server, Durability.parse("memory"), seed)
     assert load.losses(found)["missing"]
@@ -36,7 +38,7 @@ async def test_a_memory_server_loses_what_it_acknowledged(seed: int) -> None:
 async def killed_under_load(
     server: EmbeddedServer, durability: Durability, seed: int
 ) -> tuple[CountedLoad, QueueContents]:
-    """Kill the server several times in the middle of its work; the engine goes on by itself."""
+    """Kills Redis several times under load; the engine goes on by itself."""
     chance = random.Random(seed)
     async with Engine(server.url) as engine:
         await engine.queues.configure(QUEUE, OPTIONS)

@@ -1,4 +1,6 @@
-"""Large jobs over a slow line: an answer that takes longer than a call may last never arrives."""
+"""Large jobs over a slow connection: an answer that takes longer than a call may last never
+arrives.
+"""
 
 from collections import Counter
 
@@ -21,7 +23,7 @@ LIMITS = Limits(answer=seconds(7), give_up=seconds(60))
 
 
 async def submitted(engine: Engine) -> list[str]:
-    """Large jobs, and behind them small ones; 2,000 in all."""
+    """Submits large jobs, and behind them small ones; 2,000 in all."""
     await engine.queues.configure(QUEUE, QueueOptions(max_payload=2 * MEBIBYTE))
     large = [new_job(bytes(MEBIBYTE), id=f"large-{n}") for n in range(JOBS)]
     small = [new_job(b"", id=f"small-{n}") for n in range(2000 - JOBS)]
@@ -29,7 +31,9 @@ async def submitted(engine: Engine) -> list[str]:
     return [job.id for job in (*large, *small)]
 
 
-async def test_every_job_arrives_and_is_done_once(server: EmbeddedServer) -> None:
+async def test_every_job_arrives_and_is_done_once_over_a_slow_connection(
+    server: EmbeddedServer,
+) -> None:
     async with (
         Engine(server.url) as direct,
         Proxy(server.address, Faults(rate=RATE)) as proxy,

@@ -1,4 +1,6 @@
-"""Applications' records go the way of the engine's own calls, through the same trouble."""
+"""Entries of applications' spaces take the same path as the engine's own calls, through the same
+faults.
+"""
 
 import asyncio
 import random
@@ -28,9 +30,9 @@ LATE = Limits(answer=seconds(0.3), give_up=seconds(60))
 
 
 def ids_on(cluster: EmbeddedCluster, master: int, count: int) -> list[str]:
-    """Ids of records that one of the masters has."""
+    """Ids of entries that live on one of the masters."""
     ids = (f"p-{number}" for number in range(10_000))
-    first = SLOTS * master // 3 + 100  # not near the border
+    first = SLOTS * master // 3 + 100  # not close to the end of its range of slots
     fitting = (id for id in ids if first <= slot_of(cluster, f"{{{id}}}") < first + 4000)
     return [next(fitting) for _ in range(count)]
 
@@ -49,10 +51,10 @@ SPLITS: dict[str, Callable[[str], bool]] = {
 """Which keys of a record have moved already."""
 
 
-async def test_calls_while_the_slot_of_a_record_moves_are_whole(
+async def test_calls_fail_or_succeed_whole_while_the_slot_of_an_entry_moves(
     own_cluster: EmbeddedCluster,
 ) -> None:
-    """What is read is not half of it either; and a stream of events has a slot, too."""
+    """Reads are never half either, and a stream of events has a slot, too."""
     async with Engine(own_cluster.url, limits=SOON) as engine:
         space = engine.space("parcel", parcels.SCRIPTS)
         parcels_of = dict(zip(SPLITS, ids_on(own_cluster, 0, len(SPLITS)), strict=True))
@@ -92,10 +94,12 @@ async def test_calls_while_the_slot_of_a_record_moves_are_whole(
         [_] = await engine.publish("moved", [{"n": "2"}], cap=10)
 
 
-async def test_half_a_record_is_seen_if_only_one_of_its_keys_is_declared(
+async def test_half_an_entry_is_read_if_only_one_of_its_keys_is_declared(
     own_cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test above can fail: here both keys are one, and a piece seems not to be there."""
+    """Shows that the test above can fail: both keys are declared as one, and a piece seems
+    missing.
+    """
     [id] = ids_on(own_cluster, 0, 1)
     async with Engine(own_cluster.url, limits=SOON) as engine:
         parcel = engine.space("parcel", parcels.SCRIPTS).at(id)
@@ -134,7 +138,7 @@ async def test_calls_that_are_cut_count_once(
 
 
 async def test_a_call_whose_replies_are_swallowed_counts_once(server: EmbeddedServer) -> None:
-    """As with a frozen machine in between: nobody is told that nothing comes."""
+    """As with a frozen machine in between: nothing tells that no reply comes."""
     async with Proxy(server.address, Faults()) as proxy, Engine(proxy.url, limits=LATE) as engine:
         parcel = engine.space("parcel", parcels.SCRIPTS).at("p")
         await parcel.run("hold")
@@ -145,7 +149,7 @@ async def test_a_call_whose_replies_are_swallowed_counts_once(server: EmbeddedSe
         assert await call == 2
 
 
-async def test_a_frozen_master_costs_the_records_of_others_nothing(
+async def test_a_frozen_master_does_not_affect_the_entries_of_others(
     own_cluster: EmbeddedCluster,
 ) -> None:
     [theirs], [ours] = ids_on(own_cluster, 1, 1), ids_on(own_cluster, 2, 1)
@@ -163,7 +167,7 @@ async def test_a_frozen_master_costs_the_records_of_others_nothing(
             own_cluster.masters[1].unpause()
         await eventually_async(lambda: _is_held(space.at(theirs)))
         facts = (await space.at(theirs).read("state"))[1]
-        # Each call that was given up has happened once or not at all.
+        # Each call that was given up was executed once or not at all.
         assert 2 <= int(facts[facts.index(b"token") + 1]) <= 12
 
 
@@ -174,14 +178,12 @@ async def _is_held(parcel: SpaceRecord) -> bool:
     return False
 
 
-class TestALostReply:
-    async def test_is_asked_for_again_and_the_call_counts_once(
-        self, server: EmbeddedServer
-    ) -> None:
+class TestACallWhoseReplyIsLost:
+    async def test_is_repeated_and_counts_once(self, server: EmbeddedServer) -> None:
         assert await held_by_cut_calls(server, Scripts()) == [1, 2, 3, 4, 5]
 
     async def test_counts_twice_without_the_memory_of_calls(self, server: EmbeddedServer) -> None:
-        """The test above can fail."""
+        """Shows that the test above can fail."""
 
         def edit(piece: str, text: str) -> str:
             remember = "redis.call('SET', CALL .. channel, memory, 'PX', CALL_KEPT_MS)"

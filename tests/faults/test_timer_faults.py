@@ -1,7 +1,7 @@
 """I2, I4, I9, I12 for timers: every timer is completed once, none early, none lost.
 
-Two schedulers, two workers, two instances of an app and the store are killed and frozen at random
-while timers fall due in both modes. TOWPATH_TIMERS_UNDER_FAULTS=5000 is the long form.
+Two schedulers, two workers, two instances of an app and Redis are killed and frozen at random while
+timers of both modes fall due. TOWPATH_TIMERS_UNDER_FAULTS=5000 is the long form.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ SOON = Fixed(seconds(0.3))
 
 
 def new_timers(chance: random.Random, count: int) -> list[NewTimer]:
-    """Half of them in each mode, due at any time from now on."""
+    """New timers, half of them in each mode, due at random times from now on."""
     now = wall_ms()
     return [
         new_timer(
@@ -74,7 +74,9 @@ def promised(timers: list[NewTimer]) -> dict[str, int]:
 
 
 async def submit(service: TimerService, timers: list[NewTimer]) -> None:
-    """All of them, whatever happens meanwhile: again with the same ids where nobody answered."""
+    """Submits all timers, whatever happens meanwhile; repeats them with the same ids until
+    acknowledged.
+    """
     left = list(timers)
     while left:
         some, left = left[:BATCH], left[BATCH:]
@@ -96,7 +98,7 @@ async def service_on(store: EmbeddedServer) -> AsyncGenerator[tuple[Engine, Time
 
 
 class TimerFaults:
-    """Faults, one after the other; who is frozen is thawed some faults later."""
+    """Injects faults one after the other; a frozen process is thawed some faults later."""
 
     def __init__(
         self, store: EmbeddedServer, deployment: TimerDeployment, chance: random.Random
@@ -121,7 +123,9 @@ class TimerFaults:
             self.thaw()
 
     def thaw(self, after_ms: int = 0) -> None:
-        """Those that were frozen so long: where all of a kind are, nothing of theirs goes on."""
+        """Thaws processes that were frozen long enough: if all of a kind are frozen, none of their
+        work goes on.
+        """
         now, frozen = wall_ms(), self._frozen
         self._frozen = [victim for victim in frozen if now - victim[2] < after_ms]
         for thaw, what, began in frozen:
@@ -148,7 +152,7 @@ class TimerFaults:
 
 
 async def disturb(faults: TimerFaults, deployment: TimerDeployment, chance: random.Random) -> None:
-    """Inject a fault whenever some more timers have run."""
+    """Injects a fault whenever some more timers have run."""
     for number in range(FAULTS):
         due = TIMERS * 0.9 * (number + chance.random()) / FAULTS
 
@@ -166,7 +170,7 @@ async def test_every_timer_is_completed_once_none_early_none_lost(
 ) -> None:
     chance = random.Random(seed)
     with EmbeddedServer(data=tmp_path / "store") as store:
-        # The queues have their options before a program of the deployment declares others.
+        # The queues get their options before a program of the deployment declares others.
         async with service_on(store) as (engine, service):
             with timer_deployment(store.url, tmp_path) as deployment:
                 deployment.journal.touch()
@@ -204,9 +208,9 @@ Tampering = Callable[[Engine, JobRef], Awaitable[object]]
 
 
 async def found_in(server: EmbeddedServer, tamper: Tampering, *, delay_ms: int) -> list[str]:
-    """What is wrong with timers of which one was tampered with, behind everybody's back.
+    """The violations found when one timer is tampered with in Redis.
 
-    The others are due at once: only the one that is tampered with has *delay_ms*.
+    The other timers are due at once: only the one that is tampered with has *delay_ms*.
     """
     ran, timers = list[JournalEntry](), Timers(server.url)
 
@@ -226,19 +230,19 @@ async def found_in(server: EmbeddedServer, tamper: Tampering, *, delay_ms: int) 
         return (await history_of(engine, server, made, ran)).misdeeds()
 
 
-class TestTheCheck:
-    async def test_an_untouched_account_passes(self, server: EmbeddedServer) -> None:
+class TestTheCheckOfTimers:
+    async def test_finds_nothing_in_an_untouched_history(self, server: EmbeddedServer) -> None:
         async def nothing(engine: Engine, job: JobRef) -> None: ...
 
         assert await found_in(server, nothing, delay_ms=100) == []
 
-    async def test_a_lost_timer_is_found(self, server: EmbeddedServer) -> None:
+    async def test_finds_a_lost_timer(self, server: EmbeddedServer) -> None:
         async def cancel(engine: Engine, job: JobRef) -> None:
             await engine.cancel(job)
 
         assert await found_in(server, cancel, delay_ms=HOUR_MS) == ["timer-4 is lost: cancelled"]
 
-    async def test_an_early_timer_is_found(self, server: EmbeddedServer) -> None:
+    async def test_finds_an_early_timer(self, server: EmbeddedServer) -> None:
         async def move(engine: Engine, job: JobRef) -> None:
             await engine.move(job, delay=seconds(0))
 
@@ -246,7 +250,7 @@ class TestTheCheck:
         assert ran.startswith("timer-4 ran ")
         assert claimed.startswith("timer-4 was claimed ")
 
-    async def test_a_timer_that_fired_twice_is_found(self, server: EmbeddedServer) -> None:
+    async def test_finds_a_timer_that_fired_twice(self, server: EmbeddedServer) -> None:
         async def again(engine: Engine, job: JobRef) -> None:
             async def done() -> bool:
                 return (await engine.inspect.job(job)).state is State.DONE

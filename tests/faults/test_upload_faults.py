@@ -1,8 +1,8 @@
-"""I14, I18: every upload ends whole, and nothing is left of any.
+"""I14, I18: every upload ends whole, and aborted uploads leave nothing behind.
 
-Two servers with their workers, Redis (which keeps what it has, or is emptied) and S3 are killed
-and frozen at random while files are uploaded; in the wide form also PostgreSQL, Kafka and the
-network before the S3, with half of the files by tus. TOWPATH_UPLOADS_UNDER_FAULTS=50 does so many.
+Two servers with their workers, Redis (which keeps its data, or is emptied) and S3 are killed and
+frozen at random while files are uploaded; in the wide form also PostgreSQL, Kafka and the network
+before S3, with half of the files by tus. TOWPATH_UPLOADS_UNDER_FAULTS=50 uploads so many files.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ AT_ONCE = 5
     ids=["narrow", "wide"],
 )
 @pytest.mark.timeout(7200)
-async def test_every_upload_ends_whole_and_nothing_is_left(
+async def test_every_upload_ends_whole_and_leaves_nothing_behind(
     tmp_path: Path, seed: int, *, wide: bool, count: int
 ) -> None:
     count = int(CHOSEN or count)
@@ -100,7 +100,9 @@ async def has_delivered(deployment: UploadDeployment, events: set[str]) -> bool:
 async def check_deployment(
     deployment: UploadDeployment, sending: list[UploadClient], events: list[str]
 ) -> None:
-    """One event for each that is completed; and after the sweep nothing is left of the others."""
+    """Checks for one event per completed upload; and after the sweep, that nothing is left of the
+    others.
+    """
     async with (
         Engine(deployment.store.url) as engine,
         Ledger(deployment.database, tables=[TABLES]) as ledger,

@@ -1,4 +1,4 @@
-"""The room of bodies whose server is killed or stands still: two servers on one Redis."""
+"""The body budget of a server that is killed or stands still: two servers on one Redis."""
 
 import asyncio
 import secrets
@@ -41,7 +41,7 @@ class TwoServers(NamedTuple):
     budget: Budget
 
     async def send(self, upload: str, way: "Way") -> httpx.Response:
-        """All of the fourth owner's file, to the second server."""
+        """Sends the whole file of the fourth owner to the second server."""
         path = way.path % upload
         return await self.clients[3].request(
             way.method, path, content=bytes(P), headers=way.headers
@@ -100,7 +100,7 @@ def freeze(process: Program[str]) -> None:
 
 
 class Way(NamedTuple):
-    """How a file of one part is sent: of which method the request is, and to where."""
+    """How a file of one part is sent: the method of the request, and its path."""
 
     start: Callable[[httpx.AsyncClient], Awaitable[str]]
     method: str
@@ -141,7 +141,7 @@ WAYS = {
 async def test_the_room_of_a_server_that_is_gone_comes_back(
     servers: TwoServers, fault: Callable[[Program[str]], None], way: Way
 ) -> None:
-    """Three owners send to one server, which holds all their room when it goes. No sweep helps."""
+    """Three owners send to one server, which holds all their room when it goes. No sweep runs."""
     go_on = asyncio.Event()
 
     async def body() -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""Whoever waits for a job's end or follows a queue waits on while the server is away."""
+"""Waits for a job's end, and followers of a queue, go on after an outage of Redis."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,7 +34,7 @@ outages = pytest.mark.parametrize(
 
 
 async def outlasted(engine: Engine) -> None:
-    """Return when the server was away for longer than a call takes to be given up."""
+    """Returns when Redis was away for longer than a call takes to be given up."""
     with pytest.raises(ServerUnreachable):
         await engine.inspect.counts(QUEUE)
 

@@ -31,7 +31,7 @@ Lanes = dict[LaneKey, list[JobId]]
 """The jobs of each lane in the order they were submitted."""
 
 
-async def test_nothing_is_lost_doubled_or_reordered(
+async def test_killed_and_frozen_workers_lose_double_and_reorder_no_job(
     server: EmbeddedServer, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -40,7 +40,7 @@ async def test_nothing_is_lost_doubled_or_reordered(
         jobs, lanes = new_jobs(chance)
         await engine.submit_many(QUEUE, jobs)
         with claimers(server, tmp_path, count=WORKERS) as workers:
-            # One of the killed holds jobs for certain; the others, as it happens.
+            # At least one of the killed workers holds jobs; the others may or may not.
             workers.kill(await stop_a_holder(engine, workers))
             await disturb(engine, workers, chance)
             await eventually_async(lambda: is_drained(engine, QUEUE))
@@ -75,7 +75,9 @@ async def test_a_worker_frozen_past_its_lease_completes_nothing(
 
 
 async def stop_a_holder(engine: Engine, workers: ProgramGroup) -> Program[bytes]:
-    """Stop a worker while it holds jobs. It may hold none between two batches: then go on."""
+    """Stops a worker while it holds jobs. If it holds none between two batches, it goes on and this
+    tries again.
+    """
     stopped: list[Program[bytes]] = []
 
     async def is_stopped() -> bool:
@@ -100,12 +102,14 @@ def claimers(server: EmbeddedServer, folder: Path, *, count: int) -> ProgramGrou
 
 
 def have_ended(workers: ProgramGroup) -> bool:
-    """Whether all have ended: those that were not killed because nothing was left to do."""
+    """Whether all have ended: those that were not killed end when no job is left."""
     return {program.poll() for program in workers.started} <= {0, -signal.SIGKILL}
 
 
 async def claim_all(engine: Engine) -> list[Lease]:
-    """Every job that is not done, those of the silent worker included once its lease has ended."""
+    """Claims every job that is not done, including those of the frozen worker once its lease has
+    ended.
+    """
     ours: list[Lease] = []
     while len(ours) < SOME - (await engine.inspect.counts(QUEUE)).totals["completed"]:
         ours += await engine.claim(QUEUE, worker="test", lease=hours(1), count=500, wait=seconds(5))
@@ -131,7 +135,7 @@ def new_jobs(chance: random.Random) -> tuple[list[NewJob], Lanes]:
 
 
 async def disturb(engine: Engine, workers: ProgramGroup, chance: random.Random) -> None:
-    """Kill or freeze one whenever some more jobs are done; it is thawed a few faults later."""
+    """Kills or freezes a worker whenever some more jobs are done; thaws it a few faults later."""
     for number in range(FAULTS):
         due = JOBS * 0.9 * (number + chance.random()) / FAULTS
         await eventually_async(_completed(engine, int(due)))
@@ -162,9 +166,9 @@ def misdeeds(found: QueueContents, journals: list[JournalEntry]) -> list[str]:
 
 
 def disorder(found: QueueContents, journals: list[JournalEntry], lanes: Lanes) -> list[str]:
-    """Jobs that were given out before the one ahead of them in their lane had ended (I11).
+    """Jobs that were delivered before the job ahead of them in their lane had ended (I11).
 
-    Tokens grow with every delivery of the queue, so they tell what came first.
+    Tokens grow with every delivery of the queue, so they tell the order.
     """
     last = {id: job.token or 0 for id, job in found.jobs.items()}
     first = dict(last)

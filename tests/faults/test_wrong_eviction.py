@@ -1,4 +1,4 @@
-"""A server that may evict live jobs is refused, with what to do about it."""
+"""A Redis that may evict live jobs is refused, with a remedy."""
 
 from collections.abc import Iterator
 
@@ -39,7 +39,9 @@ async def test_every_policy_but_noeviction_is_refused(
     assert "maxmemory-policy noeviction" in refusal.remedy
 
 
-async def test_a_server_is_taken_after_the_remedys_command(evicting: EmbeddedServer) -> None:
+async def test_a_redis_is_accepted_after_the_command_of_the_remedy(
+    evicting: EmbeddedServer,
+) -> None:
     evicting.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     refusal = await refusal_on_entering(EvictionUnsafe, lambda: Engine(evicting.url))
     command = refusal.remedy.split("`")[1]
@@ -49,7 +51,7 @@ async def test_a_server_is_taken_after_the_remedys_command(evicting: EmbeddedSer
 
 
 async def test_an_evicting_policy_is_found_where_config_is_denied(evicting: EmbeddedServer) -> None:
-    """INFO tells it too; declaring a durability class does not switch the check off."""
+    """INFO shows it too; declaring a durability class does not disable the check."""
     evicting.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     evicting.ask("ACL", "SETUSER", "reader", *READER)
     url = evicting.url.replace("unix://", "unix://reader:secret@")

@@ -1,7 +1,7 @@
-"""I15: where somebody put a key of another type in the way, a call fails whole or succeeds whole.
+"""I15: where a key has another type than expected, a call fails whole or succeeds whole.
 
-This is the error that could really strike in the middle of a script's writes. Each key that a
-call touches is replaced in turn; the scripts ask about every key before they write the first.
+This is the error that could really occur in the middle of a script's writes. Each key that a call
+touches is replaced in turn; the scripts check every key before they write the first.
 """
 
 import pytest
@@ -37,8 +37,8 @@ async def test_a_key_of_the_wrong_type_stops_the_call_before_it_writes(
         assert changed(saved, dump(server)) != set()
 
 
-async def test_a_script_that_does_not_ask_first_is_caught(server: EmbeddedServer) -> None:
-    """The check can fail: these scripts write to a key that nobody asked about."""
+async def test_a_script_that_does_not_check_first_is_caught(server: EmbeddedServer) -> None:
+    """Shows that the check can fail: these scripts write to a key whose type they did not check."""
     careless = probed(
         "probe_call('INCR', KEYS[1] .. ':early')\nprobe_call('INCR', KEYS[1] .. ':other')"
     )
@@ -48,15 +48,17 @@ async def test_a_script_that_does_not_ask_first_is_caught(server: EmbeddedServer
             await fails_whole(server, saved, CASES[0], filled, TAG + b"meta:other")
 
 
-def test_a_key_that_is_about_to_end_is_no_part_of_it(server: EmbeddedServer) -> None:
-    """A probe's lives for a millisecond: saved and gone, it would be a change of every call."""
+def test_a_key_that_is_about_to_expire_is_no_part_of_a_dump(server: EmbeddedServer) -> None:
+    """The key of a write probe lives for a millisecond: dumped, it would look like a change of
+    every call.
+    """
     for _ in range(20):
         server.ask("SET", "towpath:probe", "1", "PX", 1)
         assert dump(server, "towpath:probe") == {}
 
 
 async def touched_keys(server: EmbeddedServer, case: Case, filled: FilledQueue) -> list[bytes]:
-    """Every key of the queue that the call names to the server, in order of appearance."""
+    """Every key of the queue that the call names to Redis, in order of appearance."""
     saved, probe = dump(server), ScriptProbe(server)
     probe.fail_at(0)
     await case.call(filled)
@@ -68,7 +70,9 @@ async def touched_keys(server: EmbeddedServer, case: Case, filled: FilledQueue) 
 async def fails_whole(
     server: EmbeddedServer, saved: Dump, case: Case, filled: FilledQueue, key: bytes
 ) -> bool:
-    """Whether the call is refused with *key* in the way; it must not be half-written then."""
+    """Whether the call is refused while *key* has the wrong type; then it must not have written a
+    part.
+    """
     put_in_the_way(server, key)
     before = dump(server)
     try:
@@ -84,7 +88,7 @@ async def fails_whole(
             assert isinstance(refusal, WrongKeyType)
             assert refusal.keys == TAG.decode().removesuffix(":")
         case _:
-            # An answer like any other, and remembered as one: that is all that was written.
+            # The refusal is remembered as an answer: nothing else was written.
             assert {kind(name) for name in written} <= {"call"}
     return True
 
@@ -98,7 +102,7 @@ async def refusal_of(case: Case, filled: FilledQueue) -> TowpathError | None:
 
 
 def put_in_the_way(server: EmbeddedServer, key: bytes) -> None:
-    """Another type than the one it has or would have."""
+    """Replaces the key by one of another type than it has or would have."""
     text = server.ask("TYPE", key) == b"string" or kind(key) in {*OVERWRITTEN, "call"}
     server.ask("DEL", key)
     if text:

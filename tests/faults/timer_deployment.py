@@ -1,4 +1,6 @@
-"""Schedulers, workers and instances of timers: processes that are killed, frozen and replaced."""
+"""Schedulers, workers and instances of an app for timers: processes that are killed, frozen and
+replaced.
+"""
 
 import os
 import random
@@ -38,7 +40,7 @@ class RestartedProcess:
         self.process = start()
 
     def kill(self) -> None:
-        """SIGKILL, and another one in its place."""
+        """Kills the process and starts another one."""
         self.end()
         self.process = self._start()
 
@@ -56,7 +58,7 @@ class RestartedProcess:
 
 
 class TimerDeployment:
-    """Two of each, on one store."""
+    """Two processes of each kind, on one Redis."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self._url, self._folder = url, folder

@@ -1,5 +1,5 @@
-"""What became of timers, from three sides: what was promised, the journals of those who ran them,
-and the events that the store wrote by itself. And what is wrong with it.
+"""The history of timers from three sides: what was acknowledged, the journals of the processes that
+ran them, and the events of Redis. Finds violations in it.
 """
 
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ from towpath.ids import queue_name
 
 
 class Fault(NamedTuple):
-    """From when until when something was killed, frozen, or not yet back."""
+    """The time during which a process was killed, frozen, or not yet back."""
 
     what: str
     began_ms: int
@@ -25,7 +25,7 @@ class Fault(NamedTuple):
 
 
 class StoreEvent(NamedTuple):
-    """An event of the store, by its clock."""
+    """An event of Redis, with its time by the clock of Redis."""
 
     verb: str
     id: str
@@ -50,7 +50,7 @@ class TimerHistory:
         return len(self.ran) - len({run.id for run in self.ran})
 
     def misdeeds(self) -> list[str]:
-        """Everything that is wrong."""
+        """All violations."""
         return [*self._lost(), *self._early(), *self._doubled(), *self._unprovoked()]
 
     def _lost(self) -> Iterable[str]:
@@ -87,8 +87,8 @@ class TimerHistory:
                 yield f"{id} was completed under a token that nobody ran it with"
 
     def _unprovoked(self) -> Iterable[str]:
-        """Who runs again had a reason: its attempt failed, its lease ended on a busy machine, or
-        there was a fault between its attempts.
+        """Timers that ran again without a reason: their attempt failed, their lease ended on a busy
+        machine, or there was a fault between their attempts.
         """
         over = {event.id for event in self.told if event.verb in ("fail", "release", "reap")}
         attempts: dict[str, list[int]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Those who work on timers, as processes that tests kill and freeze. Each keeps a journal.
+"""Processes that work on timers, which tests kill and freeze. Each keeps a journal.
 
     python -m tests.faults.timer_program plugin <journal> <url>
     python -m tests.faults.timer_program instance <journal> <address> <server>
@@ -28,7 +28,7 @@ LEASE = seconds(3)
 
 
 def worked(until: int) -> None:
-    """Return when it is so late."""
+    """Returns at that time."""
     eventually(lambda: wall_ms() >= until)
 
 
@@ -40,7 +40,7 @@ async def worked_async(until: int) -> None:
 
 
 def plugin(journal: str, url: str) -> None:
-    """A worker in a process of its own."""
+    """Runs a worker in a process of its own."""
     timers = Timers(Towpath(url))
 
     @timers.worker(PLUGIN_TYPE)
@@ -52,11 +52,13 @@ def plugin(journal: str, url: str) -> None:
 
 
 def instance(journal: str, address: str, server: str) -> None:
-    """An instance of an app. Some timers it takes first, and ends by their token later."""
+    """Runs an instance of an app. It accepts some timers first, and ends them by their token
+    later.
+    """
     timers = TimerClient(APP, address, server=server, key=os.environ["TOWPATH_API_KEY"])
 
     def complete(call: TimerCall) -> None:
-        """Until the server has said something: it may be away."""
+        """Repeats the call until the server has answered: it may be away."""
         while True:
             worked(wall_ms() + WORK_MS)
             try:

@@ -1,6 +1,6 @@
 """Servers, a Redis and an S3 for uploads, all killed and frozen; and clients that go on.
 
-A wide deployment has PostgreSQL and Kafka too, and a proxy in front of the S3.
+A wide deployment also has PostgreSQL and Kafka, and a proxy in front of S3.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ _NOTED_BY_POSTGRES = (
 
 
 class WideParts(NamedTuple):
-    """What a wide deployment has beside the others."""
+    """The additional parts of a wide deployment."""
 
     postgres: PostgresServer
     kafka: KafkaBroker
@@ -63,7 +63,7 @@ class WideParts(NamedTuple):
 
 
 class UploadDeployment:
-    """Two servers with their workers, a Redis that keeps what it has on disk, and an S3."""
+    """Two servers with their workers, a Redis that writes to disk, and an S3."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class UploadDeployment:
         return self.wide.proxy.url.replace("redis:", "http:") if self.wide else self.objects.url
 
     def note_events(self) -> None:
-        """Let the database note the id of each event from now on."""
+        """Makes the database note the id of each event from now on."""
         if self.wide:
             self.wide.postgres.tell("postgres", *_NOTED_BY_POSTGRES)
             return
@@ -101,7 +101,7 @@ class UploadDeployment:
             connection.executescript(_NOTED_BY_SQLITE)
 
     def events(self) -> list[str]:
-        """The ids that were noted."""
+        """The ids that the database noted."""
         with closing(
             psycopg.connect(self.database)
             if self.wide
@@ -110,7 +110,7 @@ class UploadDeployment:
             return [row[0] for row in connection.execute("SELECT id FROM told")]
 
     async def delivered(self) -> set[str]:
-        """The ids of the events that Kafka has; each may be there more than once."""
+        """The ids of the events in Kafka; each may be there more than once."""
         assert self.wide is not None
         messages = await self.wide.kafka.messages()
         return {json.loads(message.value)["id"] for message in messages}
@@ -141,7 +141,9 @@ class UploadDeployment:
 
 
 class UploadFaults:
-    """Faults, one after the other. A frozen server is thawed at the next one, others soon."""
+    """Injects faults one after the other. A frozen server is thawed at the next fault, other
+    processes soon.
+    """
 
     def __init__(self, deployment: UploadDeployment, chance: random.Random) -> None:
         self._deployment, self._chance = deployment, chance
@@ -157,7 +159,7 @@ class UploadFaults:
     async def inject(self) -> None:
         self.thaw()
         lasts = self._chance.uniform(0.5, 4.0)
-        if not self._left:  # each kind once, before any comes again
+        if not self._left:  # each kind once, before any is repeated
             self._left = self._chance.sample(self._kinds, len(self._kinds))
         kind = self._left.pop()
         self.told.append(kind)
@@ -178,7 +180,7 @@ class UploadFaults:
         self._thaw.clear()
 
     async def _cut_connections(self, until: int) -> None:
-        """End all connections to the S3, in the midst of whatever they are at, again and again."""
+        """Ends all connections to S3 in the middle of their requests, again and again."""
         assert self._deployment.wide is not None
         proxy = self._deployment.wide.proxy
         while wall_ms() < until:
@@ -187,7 +189,7 @@ class UploadFaults:
             await worked_async(wall_ms() + self._chance.randrange(20, 400))
 
     async def _refuse(self, until: int) -> None:
-        """Answer every call for the S3 with 403: uploads fail, and have to be resumed."""
+        """Answers every call to S3 with 403: uploads fail, and have to be resumed."""
         assert self._deployment.wide is not None
         proxy = self._deployment.wide.proxy
         async with accepting(_forbid) as refusing:
@@ -257,7 +259,7 @@ async def _forbid(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         await reader.readuntil(b"\r\n\r\n")
         writer.write(head.encode() + body)
         await writer.drain()
-        while await reader.read(65_536):  # a body that nobody reads would reset the connection
+        while await reader.read(65_536):  # an unread body would reset the connection
             pass
 
 
@@ -268,7 +270,7 @@ def _send(objects: EmbeddedObjects, number: signal.Signals) -> None:
 
 
 class UploadClient:
-    """A client: what is not answered, or refused for now, is sent again."""
+    """A client that repeats whatever is not answered, or refused temporarily."""
 
     def __init__(
         self, deployment: UploadDeployment, number: int, chance: random.Random, *, hangs: float
@@ -294,12 +296,12 @@ class UploadClient:
         self.data = b""
 
     async def _begin(self) -> None:
-        """Start it, and send it once."""
+        """Begins an upload, and sends it once."""
         self.upload = await self._ask("POST", ROOT, json=self._new(), headers=self._name())
         await self._send(range(self.upload["total_chunks"]))
 
     async def content(self) -> str:
-        """The SHA-256 of what comes back."""
+        """The SHA-256 of the downloaded content."""
         url = f"http://127.0.0.1:{self._deployment.ports[0]}{self._path('/content')}"
         async with httpx.AsyncClient(headers={"X-API-Key": KEY}, timeout=HANGS) as client:
             answer = await client.get(url)
@@ -318,7 +320,9 @@ class UploadClient:
         return f"{ROOT}/{self.upload['upload_id']}{more}"
 
     async def _completed(self) -> bool:
-        """Look how far it is, and do what is asked for: send what is missing, or resume."""
+        """Reads the state of the upload and does what it asks for: sends missing chunks, or
+        resumes.
+        """
         status = (await self._ask("GET", self._path()))["status"]
         if status == "COMPLETED":
             return True
@@ -338,14 +342,14 @@ class UploadClient:
         async def one(chunks: range) -> None:
             async with turn:
                 body = self.data[chunks.start * self.chunk_size : chunks.stop * self.chunk_size]
-                # Completed, aborted or failed meanwhile: `_completed` sees to it.
+                # Completed, aborted or failed meanwhile: `_completed` handles it.
                 path = self._path(f"/chunks/{chunks[0]}?count={len(chunks)}")
                 await self._ask("PUT", path, content=body, fine={409, 410})
 
         await asyncio.gather(*map(one, order))
 
     def _requests(self, numbers: range) -> list[range]:
-        """Chunks by themselves, or several of one part in a request."""
+        """The requests: single chunks, or several chunks of one part."""
         per_part = self.upload["part_size"] // self.chunk_size
         most = self._chance.choice((1, per_part)) if self.chunk_size <= MIB else 1
         starts = [n for n in numbers if n == numbers[0] or n % per_part % most == 0]
@@ -358,7 +362,8 @@ class UploadClient:
         self, method: str, path: str, *, fine: frozenset[int] | set[int] = frozenset(), **more: Any
     ) -> httpx.Response:
         found: list[httpx.Response] = []
-        # A frozen server is soon left for the other one; on a busy machine each try gets more time.
+        # The client soon leaves a frozen server for the other one; on a busy machine each try gets
+        # more time.
         limits = chain((2.0, 4.0, 8.0, 15.0, 30.0), repeat(60.0))
 
         async def answered() -> bool:
@@ -379,7 +384,7 @@ class UploadClient:
 
 
 class TusUploadClient(UploadClient):
-    """The same by tus: it asks how far the upload is, and sends what is behind that."""
+    """A client of tus: it asks for the offset of the upload, and sends what comes after."""
 
     async def _begin(self) -> None:
         headers = TUS | self._name() | {"Upload-Length": str(self.size)}
@@ -397,7 +402,7 @@ class TusUploadClient(UploadClient):
 
     async def _send_next(self) -> None:
         path = f"/files/{self.upload['upload_id']}"
-        # Refused only where it is aborted, by a request that had no answer in time.
+        # Refused only if the upload was aborted by a request that had no answer in time.
         fine = {410} if self.aborts else set[int]()
         answer = await self._answered("HEAD", path, headers=TUS, fine=fine)
         offset = int(answer.headers.get("Upload-Offset", self.size))

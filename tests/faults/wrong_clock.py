@@ -2,9 +2,9 @@
 
     python -m tests.faults.wrong_clock <url> <queue> <offset in seconds> <lease ms> <jobs>
 
-Every way to ask this machine for the time of day is shifted before Towpath is imported. It
-claims so many jobs, waiting for them, and prints each: id, claim, end of the lease; then it
-waits, holding them, until its standard input ends.
+Every way to read the time of day of this machine is shifted before Towpath is imported. The process
+claims so many jobs, waiting for them, and prints each: id, claim, end of the lease. Then it holds
+them until its standard input is closed.
 """
 
 import datetime as dt
@@ -13,7 +13,7 @@ import time
 
 
 def shift_clock(offset: float) -> None:
-    """Let `time.time`, `time.time_ns` and `datetime.now` be wrong by *offset* seconds."""
+    """Makes `time.time`, `time.time_ns` and `datetime.now` wrong by *offset* seconds."""
     real, real_ns, delta = time.time, time.time_ns, dt.timedelta(seconds=offset)
 
     class ShiftedDatetime(dt.datetime):
@@ -29,7 +29,7 @@ def shift_clock(offset: float) -> None:
 def main() -> None:
     url, queue, offset, lease_ms, jobs = sys.argv[1:]
     shift_clock(float(offset))
-    # Only now: what is imported must not have seen the right time.
+    # Imported only now, after the clock was shifted.
     from tests.faults.wrong_clock_work import work  # noqa: PLC0415
 
     work(url, queue, int(lease_ms), int(jobs))

@@ -1,4 +1,4 @@
-"""What the process with the wrong clock does: see `wrong_clock.py`."""
+"""The work of `wrong_clock.py`, imported after the clock is shifted."""
 
 import asyncio
 import sys
