@@ -1,1 +1,1 @@
-"""The bench keeps its word: who takes part, what it shows, what it leaves behind."""
+"""Tests of the benchmarks: who takes part, what they report, and what they leave behind."""

@@ -7,7 +7,7 @@ from benchmarks.web.agents import IssueHolders
 
 
 class TestIssueHolders:
-    """What must not happen is seen."""
+    """Violations are noticed."""
 
     def test_refuse_two_holders_of_one_issue(self) -> None:
         holders = IssueHolders([1, 2])
@@ -22,7 +22,7 @@ class TestIssueHolders:
         with pytest.raises(Violation, match=r"\b1\b.*\bb\b"):
             holders.given(1, "b", 7)
 
-    def test_refuse_an_issue_that_was_completed(self) -> None:
+    def test_refuse_a_completed_issue(self) -> None:
         holders = IssueHolders([1])
         holders.given(1, "a", 7)
         holders.ending(1)

@@ -1,4 +1,4 @@
-"""The peers' bench says who took part, how they stood, and why somebody is missing."""
+"""The comparison with peers reports who took part, with what results, and why a peer is missing."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ from tests.waiting import HANGS, eventually
 rows = pytest.mark.parametrize("peer", all_peers(), ids=lambda peer: peer.name)
 
 
-class TestARow:
+class TestARowOfTheComparison:
     @rows
     def test_names_its_settings_and_its_worker(self, peer: Peer) -> None:
         assert peer.label
@@ -35,8 +35,8 @@ class TestARow:
         assert peer.producer
 
     @rows
-    def test_names_the_version_of_everything_it_needs(self, peer: Peer) -> None:
-        """Ours is the one that runs here: it needs nothing."""
+    def test_names_the_versions_of_its_packages(self, peer: Peer) -> None:
+        """Towpath runs from this checkout, so its row needs none."""
         sign = "@" if peer.on_node else "=="
         assert all(len(need.rpartition(sign)[2].split(".")) == 3 for need in peer.requires)
         assert (peer.version == "") == (peer.name == OURS)
@@ -54,7 +54,7 @@ class TestARow:
         }
 
 
-def test_some_rows_can_be_chosen_but_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_chosen_rows_can_be_measured_but_not_written(capsys: pytest.CaptureFixture[str]) -> None:
     for words, why in (
         (["peers", "--only", "nobody"], "no such row: nobody; there are arq,"),
         (["pickup", "--only", "huey"], "--only is about the rows of peers"),
@@ -65,13 +65,13 @@ def test_some_rows_can_be_chosen_but_not_written(capsys: pytest.CaptureFixture[s
         assert why in capsys.readouterr().err
 
 
-class TestAJobOfTheBench:
+class TestAJobOfTheComparison:
     @pytest.mark.parametrize("kind", ["drain", "pickup", "delayed", "long"])
     def test_has_106_bytes(self, kind: str) -> None:
         payload = payload_of(kind, run="r", of=20_000, at=1_794_000_000_123.456)
         assert len(json.dumps(payload)) == PAYLOAD_BYTES
 
-    def test_is_reported_if_it_is_the_last_or_one_too_many(
+    def test_is_reported_if_it_is_the_last_or_a_repeat(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         told = tmp_path / "report"
@@ -118,7 +118,7 @@ class TestAPeerThatCannotBeInstalled:
             node_environment("here", ("bullmq@6.7.1",))
 
 
-async def test_a_row_whose_producer_ends_is_shown_with_its_last_words() -> None:
+async def test_a_row_whose_producer_ends_is_shown_with_the_last_line_of_the_producer() -> None:
     broken = Peer(
         name="broken",
         module="broken",
@@ -135,7 +135,7 @@ async def test_a_row_whose_producer_ends_is_shown_with_its_last_words() -> None:
 FEW = RowCounts(jobs=60, one_by_one=10, samples=2, wire=10, last_due_ms=1_600, defaults=20)
 
 
-async def test_our_row_also_submits_without_a_loop_and_drains_with_its_defaults() -> None:
+async def test_the_row_of_towpath_also_submits_without_a_loop_and_drains_with_defaults() -> None:
     async with peer_bench() as bench:
         seen = await measure_row(bench, ours(), FEW, seed=1)
         await measure_defaults(bench, ours(), FEW, seen)
@@ -144,8 +144,8 @@ async def test_our_row_also_submits_without_a_loop_and_drains_with_its_defaults(
     assert seen.drain_defaults
 
 
-def test_a_worker_ends_with_the_bench_also_when_that_is_killed() -> None:
-    """A killed process closes its end of the pipe: that is all the worker's keeper needs."""
+def test_a_worker_ends_with_the_bench_even_if_that_is_killed() -> None:
+    """A killed process closes its end of the pipe, which is enough for the worker's keeper."""
     keeper = Bounded[bytes](
         [sys.executable, "-m", "benchmarks.peers.side.lifeline", "sleep", "60"],
         cwd=ROOT,
@@ -165,7 +165,7 @@ def test_a_worker_ends_with_the_bench_also_when_that_is_killed() -> None:
 def row_results(
     name: str, *drains: float, ours: bool = False, in_python: bool = True
 ) -> RowResults:
-    """A row that drained so fast, round by round."""
+    """A row that drained at these rates, round by round."""
     who = RowIdentity(name, name.title(), "1.2.3", "its best", in_python=in_python, ours=ours)
     measured = [
         RowRound(jobs=20_000, drain=drain, worker_us=20, run_cpu_us=30, pickup_ms=[1.0, 2.0, 9.0])
@@ -178,8 +178,8 @@ def compared(*rows: RowResults) -> Comparison:
     return Comparison("2026-11-15", "Towpath 0.1.0", quick=False, rows=list(rows))
 
 
-class TestTheTable:
-    def test_shows_reached_targets_by_the_ratios_of_the_rounds(self) -> None:
+class TestTheTableOfPeers:
+    def test_marks_targets_as_reached_by_the_ratios_of_the_rounds(self) -> None:
         run = compared(
             row_results("slow", 100, 100, 100),
             row_results("quick", 1_000, 2_000, 4_000),
@@ -195,7 +195,7 @@ class TestTheTable:
         [reason] = [line for line in text.splitlines() if "83 µs" in line]
         assert reason.startswith("- peers.node ")
 
-    def test_holds_our_other_promises_against_the_peer_that_each_is_about(self) -> None:
+    def test_compares_each_other_target_with_its_own_peer(self) -> None:
         ours_row = row_results("towpath", 10_000, ours=True)
         ours_row.measured[0].drain_defaults = 8_400
         ours_row.measured[0].submit_one = 3_000
@@ -207,13 +207,13 @@ class TestTheTable:
         run = compared(huey, celery, ours_row)
         reached = {figure.name: figure.reached for figure in comparison.figures(run)}
         assert reached["peers.defaults"] is False  # 0.84
-        assert reached["peers.submit_async"] is False  # nobody to compare with
+        assert reached["peers.submit_async"] is False  # no peer to compare with
         assert reached["peers.submit_blocking"] is True
         assert reached["peers.pickup_p50"] is False  # Celery's 2 ms are as good
         assert reached["peers.late_p50"] is True
         assert reached["peers.bytes"] is True
 
-    def test_has_the_fastest_first_and_gaps_where_nothing_was_measured(self) -> None:
+    def test_has_the_fastest_first_and_gaps_without_measurements(self) -> None:
         run = compared(row_results("slow", 100), row_results("towpath", 6_000, ours=True))
         rows = page.comparison_blocks(run)[1].splitlines()[2:]
         assert [row.split(" | ")[0] for row in rows] == ["| **Towpath**", "| Slow"]
@@ -227,7 +227,7 @@ class TestTheTable:
         assert "Careless: 3 " in text
         assert "Careful: " not in text
 
-    def test_does_not_call_an_unmeasured_target_reached(self) -> None:
+    def test_does_not_mark_an_unmeasured_target_as_reached(self) -> None:
         unseen = row_results("towpath", ours=True)
         unseen.not_measured = "it is away"
         for figure in comparison.figures(compared(row_results("slow", 100), unseen))[:2]:
@@ -246,14 +246,14 @@ def recoveries(seconds: float | None, *, not_measured: str = "") -> Recoveries:
 @pytest.mark.parametrize(
     ("seconds", "shown"), [(14.2, "14.2 s"), (15.3, "15.3 s"), (None, "not within 30 s")]
 )
-def test_a_crash_is_shown_as_what_was_seen(seconds: float | None, shown: str) -> None:
+def test_a_crash_is_shown_with_what_was_observed(seconds: float | None, shown: str) -> None:
     run = recoveries(seconds)
     [figure] = crash.figures(run)
     assert figure.reached == (seconds == 14.2)
     assert f"| Towpath | 0.1.0 | {shown} |" in page.recovery_blocks(run)[1]
 
 
-def test_the_page_has_room_for_all_parts_and_keeps_the_text_around_them(
+def test_the_page_has_marks_for_all_parts_and_keeps_the_text_around_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = tmp_path / "page.md"
@@ -272,21 +272,21 @@ def test_the_page_has_room_for_all_parts_and_keeps_the_text_around_them(
     assert after.partition(page.CRASH.end)[2] == before.partition(page.CRASH.end)[2]
 
 
-class TestTheChart:
+class TestTheChartOfPeers:
     def test_shows_every_column_of_the_page_and_every_peer(self) -> None:
-        """But for the rounds, and for who was early, which is no length of a bar."""
+        """It leaves out the rounds, and early jobs, which have no bar."""
         text = chart.PAGE.read_text()
         drawn = chart.panels(text)
         table = text.partition("<!-- peers:")[2].partition("<!-- /peers -->")[0]
         head = next(line for line in table.splitlines() if line.startswith("|"))
         columns = [column.strip() for column in head.strip("|").split("|")][1:]
-        assert len(drawn) == len(columns) - 2 + 1  # the other table adds one: after a crash
+        assert len(drawn) == len(columns) - 2 + 1  # the other table, after a crash, adds one
         for panel in drawn:
             assert panel["bars"][0]["label"] == "Towpath"
             assert len(panel["bars"]) == len(all_peers())
             assert any(bar["value"] for bar in panel["bars"])
 
-    def test_shows_what_the_page_says(self) -> None:
+    def test_shows_the_figures_of_the_page(self) -> None:
         page = (
             "<!-- peers: -->\n"
             "|  | drain, jobs/s | pick-up p50, ms | p99 | server CPU, µs/job |\n| --- | --: |\n"
@@ -305,7 +305,7 @@ class TestTheChart:
         assert "| Huey | 1,607 |" in chart.short_table(page)
         assert "| **1.44** | not in 110 s |" in chart.short_table(page)
 
-    def test_is_in_the_readme_with_the_page_s_figures(self) -> None:
+    def test_in_the_readme_has_the_figures_of_the_page(self) -> None:
         table = chart.short_table(chart.PAGE.read_text())
         assert [path for path in chart.SHORT_TABLES if table not in path.read_text()] == []
         assert f"](docs/images/{chart.CHART.name})" in (ROOT / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""The benchmarks of reviews notice what would make their figures false."""
+"""The benchmarks of reviews notice errors that would make their figures wrong."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,7 +32,7 @@ class TestDeliveries:
         assert isinstance(found, Hook)
         return found
 
-    def test_are_signed_pull_requests_as_large_as_real_ones_each_another(self) -> None:
+    def test_are_signed_pull_requests_of_real_size_and_all_different(self) -> None:
         made = list(deliveries(3))
         hooks = [self.read(request) for _, request in made]
         assert [hook.id for hook in hooks] == [id for id, _ in made]
@@ -49,24 +49,24 @@ class TestADatabase:
                 pass
 
 
-def test_a_figure_that_was_not_measured_says_why() -> None:
+def test_a_figure_that_was_not_measured_has_the_reason() -> None:
     figure = not_measured("some.figure", "what", "s", why="it is not installed")
     assert "not measured" in table([figure])
     assert summary([figure])[-1] == "some.figure was not measured: it is not installed."
 
 
 @pytest.mark.parametrize(("beside", "ratio"), [((2, 0, 5), 2), ((0, 0, 0), None)])
-def test_a_round_that_has_nothing_to_stand_beside_has_no_ratio(
+def test_a_round_without_anything_to_compare_with_has_no_ratio(
     beside: tuple[float, ...], ratio: float | None
 ) -> None:
-    """CPU is counted in ticks of 10 ms: what a short round took may be none."""
+    """CPU is counted in ticks of 10 ms, so a short round may have none."""
     figure = measured("some.cpu", "CPU", "µs", (4, 4, 10), beside=Reference("µs", beside))
     assert figure.ratio == ratio
     assert "some.cpu" in table([figure])
 
 
 class PipelineUpTo:
-    """A pipeline that does well up to some rate."""
+    """A pipeline that succeeds up to some rate."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -88,14 +88,14 @@ class TestTheHighestRate:
              5_000),
         ],
     )  # fmt: skip
-    async def test_is_looked_for_upwards_or_downwards(
+    async def test_is_searched_upwards_or_downwards(
         self, limit: int, tried: list[int], found: int
     ) -> None:
         pipeline = PipelineUpTo(limit)
         assert (await highest_rate(pipeline, 500, 1)).rate == found
         assert pipeline.tried == tried
 
-    def test_counts_only_if_nearly_all_start_in_time(self) -> None:
+    def test_counts_only_if_nearly_all_tasks_start_in_time(self) -> None:
         nothing = CpuSpent(0, 0, 0, 0, 0)
         assert RateStep(1, [999.0] * 96 + [1_999.0] * 4, nothing).went_well
         assert not RateStep(1, [999.0] * 94 + [1_999.0] * 6, nothing).went_well
@@ -116,10 +116,10 @@ class TestOfferedLoad:
             place = server.sockets[0].getsockname()[:2]
             await requests.send(place, few(count), rate=1_000, count=count)
 
-    async def test_counts_from_when_a_request_was_due(
+    async def test_counts_the_time_of_a_request_from_when_it_was_due(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Those that find no free connection wait, and that is not hidden."""
+        """Requests that wait for a free connection are included."""
         monkeypatch.setattr(offered, "CONNECTIONS", 1)
         requests = OfferedLoad()
 
@@ -137,7 +137,7 @@ class TestOfferedLoad:
         assert requests.answered["0"] >= due[3]
         assert list(requests.answered) == ["0", "1", "2", "3"]
 
-    async def test_is_an_error_if_one_is_refused(self) -> None:
+    async def test_is_an_error_if_one_request_is_refused(self) -> None:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(TAKEN.replace(b"202 Accepted", b"503 Busy"))
@@ -146,7 +146,7 @@ class TestOfferedLoad:
         with pytest.raises(AssertionError, match="503"):
             await self.send(handle, OfferedLoad(), 1)
 
-    async def test_is_an_error_if_the_server_leaves(self) -> None:
+    async def test_is_an_error_if_the_server_closes_a_connection(self) -> None:
         async def handle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.close()
 

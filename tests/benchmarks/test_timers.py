@@ -1,4 +1,4 @@
-"""The benchmark of a storm of timers notices timers that are early or out of order."""
+"""The benchmark of many timers at once notices timers that are early or out of order."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,8 @@ from benchmarks.peers.side import handling
 from benchmarks.peers.side.produce import PAYLOAD_BYTES, payload_of
 
 
-class TestAStorm:
-    def test_counts_who_comes_out_of_order_and_early(
+class TestAStormOfTimers:
+    def test_counts_timers_that_are_out_of_order_and_early(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         told = tmp_path / "report"

@@ -8,7 +8,7 @@ from tests.amounts import slow
 
 
 @slow
-async def test_both_ways_end_with_the_whole_file_in_the_store(tmp_path: Path) -> None:
+async def test_both_ways_end_with_the_whole_file_in_the_object_store(tmp_path: Path) -> None:
     file = new_file(str(tmp_path), 9 * MIB)
     async with upload_bench(Persistence.MEMORY) as bench:
         assert await bench.uploaded(file, "1m") > 0

@@ -1,4 +1,4 @@
-"""The benchmarks over HTTP notice a broken promise: then there is no figure."""
+"""The benchmarks over HTTP notice a violated guarantee, and then report no figure."""
 
 import asyncio
 import re
@@ -18,14 +18,14 @@ pytestmark = slow
 
 
 class TestTheRateOfMessages:
-    async def test_is_that_of_messages_which_are_in_the_queue(self) -> None:
+    async def test_counts_messages_that_are_in_the_queue(self) -> None:
         async with bench() as workbench, served(workbench) as (serving, _):
             trial = await load(workbench, serving, http_message.bodies(64, each=2))
             counts = await workbench.engine.inspect.counts("messages")
         assert len(trial.times_ms) == 64
         assert (counts.ready, counts.waiting, counts.lanes) == (32, 32, 32)
 
-    async def test_is_refused_if_not_every_message_was_taken(self) -> None:
+    async def test_is_an_error_if_not_every_message_was_accepted(self) -> None:
         async with bench() as workbench, served(workbench) as (serving, _):
             with pytest.raises(AssertionError, match="422"):
                 await load(workbench, serving, [b"{}"])
@@ -41,7 +41,7 @@ class TestTheEmptyEndpoint:
         ):
             yield serving
 
-    async def test_asks_for_the_same_key_and_body(self, serving: ServerProcess) -> None:
+    async def test_requires_the_same_key_and_body(self, serving: ServerProcess) -> None:
         [body] = http_message.bodies(1, each=1)
         async with client(serving.place) as sender:
             asked = [
@@ -70,7 +70,9 @@ class TestConsumersOverHttp:
         assert account.done == cost.jobs == 80
         assert account.deaths > 0
 
-    async def test_fail_if_the_server_refuses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_fail_if_the_server_refuses_a_request(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(http_consumers, "LEASE_S", -1)
         with pytest.raises(Violation, match="422"):
             await http_consumers.consumers_round(
@@ -79,7 +81,7 @@ class TestConsumersOverHttp:
 
 
 def history(*claims: tuple[int, int], completed: Sequence[int] = ()) -> MessageAccount:
-    """One user's three messages: which were given at what time; the last claim is completed."""
+    """One user's three messages: which were delivered at what time; the last claim is completed."""
     account = MessageAccount(users=1, each=3)
     for number, token in claims:
         message = HeldMessage("ann", number, token)
@@ -91,7 +93,7 @@ def history(*claims: tuple[int, int], completed: Sequence[int] = ()) -> MessageA
 
 
 class TestTheMessageAccount:
-    def test_accepts_messages_that_come_again_in_order(self) -> None:
+    def test_accepts_messages_that_are_delivered_again_in_order(self) -> None:
         account = history((0, 1), (0, 2), (1, 3), (2, 4), completed=[2, 3, 4])
         account.check({"completed": 3})
 
@@ -106,18 +108,18 @@ class TestTheMessageAccount:
         ],
         ids=["never given", "not completed", "completed twice", "given again", "out of order"],
     )
-    def test_finds_what_was_broken(self, account: MessageAccount, named: list[str]) -> None:
+    def test_finds_violations_of_the_order(self, account: MessageAccount, named: list[str]) -> None:
         with pytest.raises(Violation) as found:
             account.check({"completed": 3})
         assert re.findall(r"\d+|\bann\b", str(found.value)) == named
 
-    def test_finds_a_message_that_was_given_too_early(self) -> None:
+    def test_finds_a_message_that_was_delivered_too_early(self) -> None:
         account = MessageAccount(users=1, each=2)
         account.given(HeldMessage("ann", 0, 1))
         with pytest.raises(Violation, match=r"\b1\b.*\bann\b"):
             account.given(HeldMessage("ann", 1, 2))
 
-    def test_refuses_another_count_of_the_server(self) -> None:
+    def test_refuses_a_different_count_of_the_server(self) -> None:
         account = history((0, 1), (1, 2), (2, 3), completed=[1, 2, 3])
         with pytest.raises(Violation, match=r"\b4\b.*\b3\b"):
             account.check({"completed": 4})

@@ -1,4 +1,4 @@
-"""Engines that are driven in the caller's thread, for tests."""
+"""Opens engines for threads without an event loop, for tests."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from towpath.engine.blocking import run_to_end
 
 @contextmanager
 def engine_here(url: str, **options: Any) -> Generator[Engine]:
-    """An engine without an event loop, from its beginning to its end."""
+    """An engine for threads without an event loop; it is closed at the end of the block."""
     engine = Engine(url, **options).in_threads()
     run_to_end(engine.__aenter__())
     try:

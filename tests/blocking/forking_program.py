@@ -1,7 +1,7 @@
 """A program that forks after it has used a blocking engine; the tests start it.
 
-Parent and child print a word each; what hangs is ended by an alarm and prints nothing. Nobody
-gives up on an answer before that: a connection that was spoilt is not made again unseen.
+Parent and child print a word each. A call that hangs is ended by an alarm and prints nothing. No
+call is given up before that, so a damaged connection cannot be replaced unnoticed.
 """
 
 import os
@@ -58,7 +58,7 @@ def middle() -> None:
 
 
 def ends() -> None:
-    """As the workers of a server do: what is registered for the end of the program runs."""
+    """Ends the child as the workers of a server end: functions registered with `atexit` run."""
     send.blocking.submit("of the parent")
     in_child(lambda: sys.exit(0))
     say("parent", send.blocking.submit("of the parent again").existed)

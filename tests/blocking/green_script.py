@@ -1,6 +1,6 @@
 """Programs in which gevent or eventlet has replaced threads and sockets; the tests start them.
 
-Words: the library, what to do, the URL of Redis, and the process id of the server.
+Arguments: the library, what to do, the URL of Redis, and the process id of Redis.
 """
 
 # ruff: noqa: E402 -- what patches comes first
@@ -11,7 +11,7 @@ from typing import Any
 library, what, url, pid = sys.argv[1:5]
 green: Any = importlib.import_module(library)
 if what == "late":
-    importlib.import_module("towpath.engine.blocking")  # too early
+    importlib.import_module("towpath.engine.blocking")  # patched too late
 if library == "gevent":
     importlib.import_module("gevent.monkey").patch_all()
 else:
@@ -44,7 +44,7 @@ def say(*words: object) -> None:
 
 
 def share() -> None:
-    """Many submit and wait at once, and nobody stops the others."""
+    """Many green threads submit and wait at once, and none stops the others."""
     ticks, found = list[None](), list[str]()
     stopped = threading.Event()
 
@@ -92,7 +92,9 @@ def _connections() -> int:
 
 
 def timeout() -> None:
-    """In the middle of a reply, which comes after all: the next call has its own."""
+    """A timeout ends a call in the middle of its reply, which comes later: the next call gets its
+    own reply.
+    """
     first = send.blocking.submit("x", id="first")
     for number in range(3):
         os.kill(int(pid), signal.SIGSTOP)
@@ -110,7 +112,7 @@ def timeout() -> None:
 
 
 def result() -> None:
-    """The same while it waits for a result; another that waits goes on."""
+    """A timeout ends one wait for a result; another wait goes on."""
     jobs = [send.blocking.submit("x", id=id) for id in ("a", "b")]
     ended: list[str] = []
 

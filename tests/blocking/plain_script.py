@@ -1,6 +1,6 @@
-"""A script that submits a job and ends, perhaps while another thread waits for a frozen server.
+"""A script that submits a job and ends, perhaps while another thread waits for a frozen Redis.
 
-The test starts it with the URL of Redis, and the id of the server's process to freeze.
+The test starts it with the URL of Redis, and the id of the Redis process to freeze.
 """
 
 import os

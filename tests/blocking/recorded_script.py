@@ -1,4 +1,4 @@
-"""A script that submits a job with a record and ends; something takes a while at its end.
+"""A script that submits a job with a record and ends, while a slow exit handler runs.
 
 The test starts it with the URLs of Redis and of the database.
 """
@@ -17,5 +17,6 @@ async def send(_: str) -> None: ...
 
 
 send.blocking.submit("hello")
-# Registered later, so called earlier: by then the interpreter has ended the threads of all pools.
+# Registered later, so it is called earlier: by then the interpreter has ended the threads of all
+# pools.
 atexit.register(threading.Event().wait, 3)

@@ -17,7 +17,7 @@ MAILS = "mails"
 
 
 class TestBlocking:
-    def test_submits_and_looks_up(self, server: EmbeddedServer) -> None:
+    def test_submits_and_looks_jobs_up(self, server: EmbeddedServer) -> None:
         with Blocking(Engine(server.url)) as blocking:
             submitted = blocking.run(lambda engine: engine.submit(MAILS, b"hello", lane="anna"))
             assert blocking.run(lambda engine: engine.inspect.state(submitted.job)) is State.READY
@@ -60,13 +60,13 @@ class TestBlocking:
             waiting.join()
             assert told == [b"sent"]
 
-    def test_says_so_when_a_job_does_not_end_in_time(self, server: EmbeddedServer) -> None:
+    def test_raises_an_error_if_a_job_does_not_end_in_time(self, server: EmbeddedServer) -> None:
         with Blocking(Engine(server.url)) as blocking:
             ref = blocking.run(lambda engine: engine.submit(MAILS, b"hello")).job
             with pytest.raises(StillOpen):
                 blocking.run(lambda engine: engine.events.ended(ref, within=seconds(0.05)))
 
-    def test_cancels(self, server: EmbeddedServer) -> None:
+    def test_cancels_a_job(self, server: EmbeddedServer) -> None:
         with Blocking(Engine(server.url)) as blocking:
             ref = blocking.run(lambda engine: engine.submit(MAILS, b"hello")).job
             assert blocking.run(lambda engine: engine.cancel(ref)) is State.CANCELLED
@@ -80,7 +80,7 @@ class TestABlockingEngineThatIsNotOpen:
         with pytest.raises(RuntimeError, match="with Blocking"):
             blocking.run(lambda engine: engine.submit(MAILS, b"hello"))
 
-    def test_leaves_no_thread_behind_when_its_server_is_gone(self) -> None:
+    def test_leaves_no_thread_behind_when_redis_is_gone(self) -> None:
         before = threading.active_count()
         limits = Limits(answer=seconds(0.2), give_up=seconds(0.2))
         with Blocking(Engine("unix:///nowhere/at.all", limits=limits)) as blocking:
@@ -90,14 +90,12 @@ class TestABlockingEngineThatIsNotOpen:
                 blocking.run(lambda engine: engine.submit(MAILS, b"hello"))
         assert threading.active_count() == before
 
-    def test_leaves_no_thread_behind_when_its_server_refuses_it(
-        self, server: EmbeddedServer
-    ) -> None:
+    def test_leaves_no_thread_behind_when_redis_refuses_it(self, server: EmbeddedServer) -> None:
         before = threading.active_count()
         url = server.url.replace("unix://", "unix://nobody:secret@")
 
         def refused() -> bool:
-            """An engine enters without a login only where its server is too busy to answer."""
+            """An engine is entered without its login only if Redis was too busy to answer."""
             try:
                 with Blocking(Engine(url)) as blocking, pytest.raises(ServerUnreachable):
                     blocking.run(_facts)
@@ -114,7 +112,7 @@ async def _facts(engine: Engine) -> ServerFacts:
 
 
 def scripts_in(info: object) -> int:
-    """How many EVALSHA the server has counted."""
+    """How many EVALSHA Redis has counted."""
     assert isinstance(info, bytes)
     for line in info.decode().splitlines():
         if line.startswith("cmdstat_evalsha:"):

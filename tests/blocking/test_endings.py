@@ -1,4 +1,4 @@
-"""Scripts without an event loop end quietly."""
+"""Scripts without an event loop end without printing warnings or errors."""
 
 import subprocess
 import sys
@@ -10,19 +10,19 @@ from tests.waiting import HANGS
 from towpath.embedded import EmbeddedServer
 
 
-def test_a_script_that_submitted_a_recorded_job_ends_without_a_word(
+def test_a_script_that_submitted_a_recorded_job_ends_without_output(
     server: EmbeddedServer, prepared_file_url: str
 ) -> None:
-    """Its relay looks at the database each second, also while the interpreter ends."""
+    """The relay of the script polls the database each second, even while the interpreter ends."""
     assert run("recorded_script", server.url, prepared_file_url) == (0, "", "")
 
 
-def test_a_script_that_submitted_a_job_ends_without_a_word(server: EmbeddedServer) -> None:
-    """Not even of a socket that nobody closed."""
+def test_a_script_that_submitted_a_job_ends_without_output(server: EmbeddedServer) -> None:
+    """There is no warning about an unclosed socket either."""
     assert run("plain_script", server.url) == (0, "ready\n", "")
 
 
-def test_a_script_ends_without_a_word_while_a_thread_waits_for_redis() -> None:
+def test_a_script_ends_without_output_while_a_thread_waits_for_redis() -> None:
     with EmbeddedServer() as server:
         assert run("plain_script", server.url, str(server.pid)) == (0, "ready\n", "")
         server.unpause()
@@ -37,22 +37,20 @@ def test_a_script_ends_without_a_word_while_a_thread_waits_for_redis() -> None:
         ("exit_handler", "ends\nengine_closed\n"),
     ],
 )
-def test_a_script_ends_without_a_word_while_a_thread_waits_for_a_result(
+def test_a_script_ends_without_output_while_a_thread_waits_for_a_result(
     server: EmbeddedServer, what: str, words: str
 ) -> None:
     assert run("waiting_script", server.url, what) == (0, words, "")
 
 
-def test_a_script_ends_without_a_word_while_a_thread_waits_for_a_result_of_a_frozen_server() -> (
-    None
-):
+def test_a_script_ends_without_output_while_a_thread_waits_for_a_result_of_a_frozen_redis() -> None:
     with EmbeddedServer() as server:
         assert run("waiting_script", server.url, "frozen", str(server.pid)) == (0, "ends\n", "")
         server.unpause()
 
 
 def run(program: str, *words: str) -> tuple[int, str, str]:
-    """The exit code of a program, and what it wrote."""
+    """The exit code of a program, and its output."""
     done = subprocess.run(
         [sys.executable, "-W", "default", "-m", f"tests.blocking.{program}", *words],
         cwd=ROOT,

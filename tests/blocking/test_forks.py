@@ -17,7 +17,7 @@ class TestAForkedChild:
         assert forking(server, "handlers") == ["child False", "ended 0", "parent False"]
         assert submitted(server) == 3
 
-    def test_of_a_process_whose_other_thread_submits_has_its_own_answers(
+    def test_gets_its_own_answers_while_a_thread_of_its_parent_submits(
         self, server: EmbeddedServer
     ) -> None:
         assert forking(server, "middle") == ["ended 0"] * 5
@@ -34,8 +34,8 @@ class TestAForkedChild:
             "parent cancelled",
         ]
 
-    def test_is_refused_the_engine_of_its_parent(self, server: EmbeddedServer) -> None:
-        """And leaves the one it has inherited without harm to its parent."""
+    def test_may_not_use_the_engine_of_its_parent(self, server: EmbeddedServer) -> None:
+        """The inherited engine is left untouched, so the parent can go on."""
         assert forking(server, "engine") == [
             "child engine_closed",
             "child False",
@@ -46,8 +46,8 @@ class TestAForkedChild:
 
 
 def forking(server: EmbeddedServer, what: str) -> list[str]:
-    """The lines of a program that forks, ended by the time limit if nothing else does."""
-    # Newer Pythons warn of any fork beside threads; here it is the point.
+    """The output lines of a program that forks, ended by a time limit if it hangs."""
+    # Newer versions of Python warn of any fork beside threads; this test forks on purpose.
     program = ["-W", "ignore", "-m", "tests.blocking.forking_program"]
     command = [sys.executable, *program, server.url, what]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=HANGS, check=False)

@@ -1,4 +1,4 @@
-"""Engines in threads without an event loop: what they do, and what becomes of it in trouble."""
+"""Engines for threads without an event loop: what they do, and what happens in trouble."""
 
 import asyncio
 import errno
@@ -40,7 +40,7 @@ HASTY = Limits(answer=seconds(0.3), give_up=seconds(HANGS))
 
 
 def submit_all(engine: Engine, count: int) -> None:
-    """Submit jobs one by one; each answer is that of its own call."""
+    """Submits jobs one by one, and checks that each answer belongs to its own call."""
     for number in range(count):
         id = f"job-{number}"
         answer = run_to_end(engine.submit(MAILS, b"hello", id=id))
@@ -48,8 +48,8 @@ def submit_all(engine: Engine, count: int) -> None:
     assert run_to_end(engine.inspect.counts(MAILS)).ready == count
 
 
-class TestAnEngineInThisThread:
-    def test_needs_no_loop_for_any_verb_of_a_job(self, server: EmbeddedServer) -> None:
+class TestAnEngineWithoutALoop:
+    def test_has_every_verb_of_a_job(self, server: EmbeddedServer) -> None:
         before = threading.active_count()
         with engine_here(server.url) as engine:
             run_to_end(engine.queues.configure(MAILS, QueueOptions(keep=hours(1))))
@@ -82,22 +82,20 @@ class TestAnEngineInThisThread:
             run_to_end(engine.submit(MAILS, b"x"))
             assert list(run_to_end(engine.queues.list())) == [MAILS]
 
-    def test_names_the_function_that_waits_for_a_loop(self) -> None:
+    def test_refuses_a_function_that_waits_in_a_loop_by_its_name(self) -> None:
         async def wait_for_another() -> None:
             await asyncio.sleep(0)
 
         with pytest.raises(RuntimeError, match="wait_for_another"):
             run_to_end(wait_for_another())
 
-    def test_is_refused_by_a_server_that_does_not_take_its_login(
-        self, server: EmbeddedServer
-    ) -> None:
+    def test_is_refused_by_a_redis_that_rejects_its_login(self, server: EmbeddedServer) -> None:
         url = server.url.replace("unix://", "unix://nobody:secret@")
         with pytest.raises(ServerRefused), engine_here(url):
             pass
 
 
-class TestThreads:
+class TestThreadsThatShareAnEngine:
     def test_share_no_more_connections_than_there_are_channels(
         self, server: EmbeddedServer
     ) -> None:
@@ -115,7 +113,7 @@ class TestThreads:
             assert run_to_end(engine.inspect.counts(MAILS)).ready == 16 * 40
             assert proxy.connections - asked_at_first <= 3
 
-    def test_wait_for_their_turn_as_long_as_a_call_may_take(self, server: EmbeddedServer) -> None:
+    def test_wait_for_a_channel_as_long_as_a_call_may_take(self, server: EmbeddedServer) -> None:
         limits = Limits(answer=seconds(0.2), give_up=seconds(0.2), channels=1)
         with engine_here(server.url, limits=limits) as engine:
             run_to_end(engine.submit(MAILS, b"x"))
@@ -127,7 +125,7 @@ class TestThreads:
             assert not run_to_end(engine.submit(MAILS, b"z")).existed
 
     def test_go_on_after_one_of_them_lost_its_channel(self, server: EmbeddedServer) -> None:
-        """Ctrl-C may come between two steps, where nobody can give it back."""
+        """Ctrl-C may come between two steps, where no code can give the channel back."""
         limits = Limits(answer=seconds(30), give_up=seconds(HANGS), channels=1)
         with engine_here(server.url, limits=limits) as engine:
             run_to_end(engine.submit(MAILS, b"x"))
@@ -136,7 +134,7 @@ class TestThreads:
             gc.collect()
             assert not run_to_end(engine.submit(MAILS, b"y")).existed
 
-    def test_leave_nothing_behind_of_channels_that_were_lost(self, server: EmbeddedServer) -> None:
+    def test_leave_nothing_behind_of_lost_channels(self, server: EmbeddedServer) -> None:
         limits = Limits(answer=seconds(30), give_up=seconds(HANGS), channels=1)
         with engine_here(server.url, limits=limits) as engine:
             run_to_end(engine.submit(MAILS, b"x"))
@@ -153,8 +151,8 @@ class TestThreads:
             assert len(listed) == before
 
 
-class TestANameServerThatIsSilent:
-    def test_ends_a_call_at_its_time_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestANameServerThatDoesNotAnswer:
+    def test_ends_a_call_at_the_time_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[str] = []
         released = threading.Event()
         look_up = socket.getaddrinfo
@@ -180,7 +178,7 @@ class TestANameServerThatIsSilent:
         finally:
             released.set()
 
-    def test_is_not_asked_for_an_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_not_asked_about_an_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
         look_up = socket.getaddrinfo
 
         def numeric_only(host: str, *args: Any, **options: Any) -> Any:
@@ -193,17 +191,17 @@ class TestANameServerThatIsSilent:
             with connect_within(place, HANGS) as connected:
                 assert connected.getpeername() == place
 
-    def test_is_asked_for_a_name(self) -> None:
+    def test_is_asked_about_a_name(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             place: tuple[str, int] = listening.getsockname()
             with connect_within(("localhost", place[1]), HANGS) as connected:
                 assert connected.getpeername() == place
 
 
-def test_an_address_of_a_kind_that_is_switched_off_is_passed_over(
+def test_an_address_of_a_disabled_family_is_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`localhost` often has one of IPv6 as well."""
+    """`localhost` often has an IPv6 address as well."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         place: tuple[str, int] = listening.getsockname()
         make, look_up = socket.socket, socket.getaddrinfo
@@ -230,8 +228,8 @@ def one_node(engine: Engine) -> Any:
     return node
 
 
-class TestABadLine:
-    """Between the engine and its server is a proxy that fails as networks do."""
+class TestABadConnection:
+    """Between the engine and Redis is a proxy that fails as networks do."""
 
     @pytest.mark.parametrize("tcp", [False, True], ids=["unix", "tcp"])
     @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
@@ -261,7 +259,7 @@ class TestABadLine:
             await asyncio.to_thread(work)
             assert proxy.cuts > 0
 
-    async def test_that_brings_single_bytes_brings_all_of_them(
+    async def test_that_delivers_single_bytes_delivers_all_of_them(
         self, server: EmbeddedServer
     ) -> None:
         async with Proxy(server.address, Faults(piece=1)) as proxy:
@@ -273,10 +271,12 @@ class TestABadLine:
             await asyncio.to_thread(work)
 
     @pytest.mark.parametrize("hole", [Hole.REQUESTS, Hole.REPLIES])
-    async def test_that_falls_silent_is_left_for_a_new_one(
+    async def test_that_falls_silent_is_replaced_by_a_new_one(
         self, server: EmbeddedServer, hole: Hole
     ) -> None:
-        """As a frozen server, or a connection that is open on this side alone."""
+        """This happens with a frozen Redis, or with a connection that is open on this side
+        alone.
+        """
         async with Proxy(server.address, Faults()) as proxy:
 
             def work() -> None:
@@ -317,11 +317,12 @@ def _answers(engine: Engine) -> bool:
 
 
 class TestCtrlC:
-    def test_in_the_middle_of_a_reply_leaves_nothing_to_be_taken_for_anothers(
+    def test_in_the_middle_of_a_reply_leaves_that_reply_to_no_other_call(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The reply comes after all, when the server goes on."""
-        monkeypatch.setattr(blocking, "_IDLE_TRUSTED", HANGS)  # nobody looks for it before a call
+        """The reply arrives later, when Redis goes on."""
+        # no call checks the connection before it is used
+        monkeypatch.setattr(blocking, "_IDLE_TRUSTED", HANGS)
         limits = Limits(answer=seconds(HANGS), give_up=seconds(HANGS), channels=1)
         with EmbeddedServer() as server, engine_here(server.url, limits=limits) as engine:
             first = run_to_end(engine.submit(MAILS, b"x", id="first")).job
@@ -340,14 +341,14 @@ class TestCtrlC:
                 thread.join()
                 server.unpause()
                 for _ in range(3):
-                    server.ask("PING")  # by then it has replied
+                    server.ask("PING")  # by then Redis has replied
                 assert run_to_end(engine.inspect.job(first)).id == "first"
                 assert not run_to_end(engine.submit(MAILS, b"x", id=f"next-{number}")).existed
 
 
-class TestAServerThatIsAway:
+class TestARedisThatIsAway:
     @pytest.mark.parametrize("frozen", [False, True], ids=["killed", "frozen"])
-    def test_is_told_to_callers_and_used_again_when_it_is_back(self, *, frozen: bool) -> None:
+    def test_is_reported_to_callers_and_used_again_when_it_is_back(self, *, frozen: bool) -> None:
         limits = Limits(answer=seconds(0.2), give_up=seconds(0.5))
         with EmbeddedServer() as server, engine_here(server.url, limits=limits) as engine:
             run_to_end(engine.submit(MAILS, b"x"))
@@ -362,7 +363,7 @@ class TestAServerThatIsAway:
             assert node.refusal is None
             assert node.last_outage is not None
 
-    def test_is_asked_by_one_thread_while_the_others_are_refused_at_once(self) -> None:
+    def test_is_probed_by_one_thread_while_the_others_are_refused_at_once(self) -> None:
         limits = Limits(answer=seconds(0.2), give_up=seconds(0.5))
         with EmbeddedServer() as server, engine_here(server.url, limits=limits) as engine:
             run_to_end(engine.submit(MAILS, b"x"))
@@ -381,7 +382,7 @@ class TestAServerThatIsAway:
             finally:
                 server.unpause()
 
-    def test_does_not_keep_an_engine_from_beginning(self) -> None:
+    def test_does_not_keep_an_engine_from_being_opened(self) -> None:
         limits = Limits(answer=seconds(0.2), give_up=seconds(0.2))
         with engine_here("unix:///nowhere/at.all", limits=limits) as engine:
             for _ in range(3):
@@ -389,8 +390,8 @@ class TestAServerThatIsAway:
                     run_to_end(engine.submit(MAILS, b"hello"))
 
 
-class TestSeveralServers:
-    def test_of_a_cluster_are_asked_by_their_slots(self, cluster: EmbeddedCluster) -> None:
+class TestSeveralRedisNodes:
+    def test_of_a_cluster_are_called_by_their_slots(self, cluster: EmbeddedCluster) -> None:
         with engine_here(cluster.url) as engine:
             for number in range(12):
                 queue = f"mails-{number}"
@@ -398,7 +399,9 @@ class TestSeveralServers:
                 assert run_to_end(engine.inspect.state(job)) is State.READY
             assert len(run_to_end(engine.queues.list())) == 12
 
-    def test_are_followed_when_a_slot_moves(self, own_cluster: EmbeddedCluster) -> None:
+    def test_of_a_cluster_are_called_by_the_new_slots_after_a_move(
+        self, own_cluster: EmbeddedCluster
+    ) -> None:
         with engine_here(own_cluster.url, limits=PATIENT) as engine:
             run_to_end(engine.submit(MAILS, b"x", id="before"))
             moving = MovingSlot(own_cluster, f"{{{MAILS}}}:queue")
@@ -418,7 +421,9 @@ class TestSeveralServers:
     def test_behind_sentinels_are_failed_over(
         self, group: EmbeddedSentinel, *, frozen: bool
     ) -> None:
-        """A reply of the frozen one is not waited for to the end: that would be ten minutes."""
+        """The call does not wait for the reply of the frozen node for its whole time: that would be
+        ten minutes.
+        """
         limits = Limits(answer=minutes(10), give_up=minutes(20))
         old = group.primary
         with engine_here(group.url, limits=limits) as engine:
@@ -438,7 +443,7 @@ class TestATimeLimit:
         limit = port.time_limit(seconds(5), lambda: None)
         deadline = Deadline(limit, 15.0)
         with limit.until(deadline):
-            # As if it had been stopped for a minute in the middle of a wait.
+            # As if the process had been stopped for a minute in the middle of a wait.
             port.clock.looked_at -= 60
             port.clock.until -= 60
             deadline.made_at -= 60
@@ -447,7 +452,7 @@ class TestATimeLimit:
         assert 14 < deadline.left(steady()) <= 15
 
     @pytest.mark.parametrize("expected", [False, True])
-    def test_asks_about_a_silent_server_unless_silence_is_expected(self, *, expected: bool) -> None:
+    def test_probes_a_silent_redis_unless_silence_is_expected(self, *, expected: bool) -> None:
         asked: list[None] = []
         port = BlockingPort()
         port.time_limit(seconds(5), lambda: asked.append(None))
@@ -467,7 +472,7 @@ class TestATimeLimit:
             port.keep_waiting()
 
 
-class TestAConnection:
+class TestABlockingConnection:
     def test_whose_reply_was_given_up_is_never_used_again(self) -> None:
         def serve(client: socket.socket, number: int) -> None:
             client.recv(1000)
@@ -484,7 +489,7 @@ class TestAConnection:
             assert run_to_end(connection.ask(("GET",))) == b"reply 2"
             run_to_end(connection.close())
 
-    def test_that_was_sent_more_than_was_asked_for_is_dropped(self) -> None:
+    def test_that_got_an_unexpected_reply_is_dropped(self) -> None:
         def serve(client: socket.socket, number: int) -> None:
             client.recv(1000)
             client.sendall(b"+mine\r\n+whose\r\n" if number == 1 else b"+mine\r\n")
@@ -496,7 +501,7 @@ class TestAConnection:
             assert run_to_end(connection.ask(("GET",))) == b"mine"
             run_to_end(connection.close())
 
-    def test_that_its_server_closed_while_nobody_used_it_is_made_anew(
+    def test_that_redis_closed_while_it_was_idle_is_made_anew(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(blocking, "_IDLE_TRUSTED", 0.0)
@@ -518,7 +523,7 @@ class TestAConnection:
 
 @contextmanager
 def serving(serve: Callable[[socket.socket, int], None]) -> Generator[tuple[str, int]]:
-    """A server that does *serve* with each connection, one after the other."""
+    """A server that runs *serve* with each connection, one after the other."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def accept() -> None:

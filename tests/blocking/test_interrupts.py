@@ -1,4 +1,4 @@
-"""Ctrl-C and signal handlers at moments that matter to an engine in its caller's thread."""
+"""Ctrl-C and signal handlers at critical moments of an engine without an event loop."""
 
 import itertools
 import signal
@@ -54,8 +54,8 @@ def engine_in_threads(url: str, limits: Limits) -> Generator[Engine]:
         engine.close_here()
 
 
-def test_an_interrupt_while_a_command_is_packed_ends_no_process() -> None:
-    """hiredis crashes if a number's conversion to text raises: so it is given none."""
+def test_an_interrupt_while_a_command_is_encoded_does_not_crash_the_process() -> None:
+    """hiredis crashes if the conversion of a number to text raises, so it gets no numbers."""
     ran = subprocess.run([sys.executable, "-c", _PACKS_UNDER_ALARMS], timeout=HANGS, check=False)
     assert ran.returncode == 0
 
@@ -65,7 +65,7 @@ def test_numbers_are_sent_as_text() -> None:
 
 
 class _InterruptedTurns(deque[Any]):
-    """Turns of which the first is taken just before Ctrl-C."""
+    """Turns, of which the first is taken just before Ctrl-C."""
 
     def popleft(self) -> Any:
         turn = super().popleft()
@@ -73,7 +73,7 @@ class _InterruptedTurns(deque[Any]):
         return turn
 
 
-def test_a_turn_that_an_interrupt_took_is_waited_for_again(server: EmbeddedServer) -> None:
+def test_a_turn_that_an_interrupted_call_took_is_waited_for_again(server: EmbeddedServer) -> None:
     limits = Limits(answer=minutes(1), give_up=minutes(5), channels=1)
     with engine_in_threads(server.url, limits) as engine:
         run_to_end(engine.submit("mails", b"x"))
@@ -95,18 +95,20 @@ def test_a_turn_that_an_interrupt_took_is_waited_for_again(server: EmbeddedServe
 
 @pytest.mark.parametrize("signals", [ThreadSignal, threading.Event])
 def test_a_signal_can_be_set_again_wherever_an_interrupt_ended_it(signals: Any) -> None:
-    """Not so with an Event: its lock stays taken."""
+    """An Event cannot: its lock stays taken."""
     left = [step for step in range(30) if not _is_free_after_interrupt(signals(), step)]
     assert bool(left) == (signals is threading.Event)
 
 
 def _is_free_after_interrupt(one: Any, step: int) -> bool:
-    """Whether it can be set after Ctrl-C at that step of the interpreter ended another `set`."""
+    """Whether the signal can be set after Ctrl-C at that step of the interpreter ended another
+    `set`.
+    """
     steps, files = itertools.count(), {thread_signal.__file__, threading.__file__}
 
     def interrupt(frame: FrameType, *_: Any) -> Any:
         if frame.f_code.co_filename not in files:
-            return None  # what the collector ends meanwhile
+            return None  # the garbage collector runs finalizers meanwhile
         if next(steps) == step:
             sys.settrace(None)
             raise KeyboardInterrupt
@@ -129,7 +131,7 @@ def _is_free_after_interrupt(one: Any, step: int) -> bool:
     return True
 
 
-def test_a_signal_is_taken_by_the_wait_for_it() -> None:
+def test_a_signal_is_consumed_by_the_wait_for_it() -> None:
     one = ThreadSignal()
     one.set()
     one.set()
@@ -140,8 +142,8 @@ def test_a_signal_is_taken_by_the_wait_for_it() -> None:
     one.wait(HANGS)
 
 
-def test_a_signal_handler_that_submits_leaves_the_limit_of_its_thread_alone() -> None:
-    """Both wait for a frozen server: both are given up."""
+def test_a_submit_in_a_signal_handler_keeps_the_time_limit_of_the_interrupted_call() -> None:
+    """Both calls wait for a frozen Redis, and both are given up."""
     limits = Limits(answer=seconds(0.3), give_up=seconds(1))
     refused: list[str] = []
 
@@ -165,7 +167,7 @@ def test_a_signal_handler_that_submits_leaves_the_limit_of_its_thread_alone() ->
     assert refused == ["by-the-handler"]
 
 
-def test_what_an_interrupt_left_of_a_limit_does_not_end_the_next_call() -> None:
+def test_a_limit_of_an_interrupted_call_does_not_end_the_next_call() -> None:
     port = BlockingPort()
     limit = port.time_limit(seconds(60), lambda: None)
     port.clock.until = steady() - 1
@@ -173,8 +175,8 @@ def test_what_an_interrupt_left_of_a_limit_does_not_end_the_next_call() -> None:
         assert port.clock.until > steady()
 
 
-def test_a_limit_counts_while_an_answer_trickles_in() -> None:
-    """One that never comes to its end is given up, too."""
+def test_a_time_limit_ends_an_answer_that_trickles_in() -> None:
+    """This answer never comes to its end."""
     over = threading.Event()
 
     def trickle(listening: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Blocking calls and `await` in cells of Jupyter and IPython, as these run them."""
+"""Blocking calls and `await` in cells of Jupyter and IPython."""
 
 import subprocess
 import sys
@@ -33,19 +33,19 @@ except JobUnfinished as error:
 
 @pytest.fixture(autouse=True)
 def own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Jupyter and IPython leave files of their own."""
+    """Gives Jupyter and IPython folders of their own, since they leave files."""
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
 
 
 class Notebook:
-    """A kernel, and cells for it."""
+    """A kernel that runs cells."""
 
     def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
         self.manager, self.client = manager, client
 
     def run(self, cell: str) -> str:
-        """What a cell writes. It must not fail."""
+        """The output of a cell, which must not fail."""
         written: list[str] = []
 
         def collect(message: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ class TestANotebook:
         assert written == "ready\n"
         assert notebook.run(_RESULT) == "cancelled\n"
 
-    def test_awaits_in_a_cell_and_blocks_in_the_same(self, notebook: Notebook) -> None:
+    def test_awaits_and_blocks_in_the_same_cell(self, notebook: Notebook) -> None:
         notebook.run("await app.__aenter__()")
         mixed = 'job = await send.submit("anna")\nprint(await job.state(), "and", end=" ")\n'
         mixed += "print(send.blocking.job(job.id).state())"
@@ -84,12 +84,12 @@ class TestANotebook:
         assert notebook.run(awaited) == "cancelled\n"
         notebook.run("await app.__aexit__(None, None, None)")
 
-    def test_blocks_with_autoawait_and_without(self, notebook: Notebook) -> None:
+    def test_blocks_with_autoawait_and_without_it(self, notebook: Notebook) -> None:
         for line in ("%autoawait False", "%autoawait True"):
             notebook.run(line)
             assert notebook.run('print(send.blocking.submit("anna").state())') == "ready\n"
 
-    def test_goes_on_after_a_wait_that_was_interrupted(
+    def test_goes_on_after_an_interrupted_wait(
         self, notebook: Notebook, server: EmbeddedServer
     ) -> None:
         notebook.run('job = send.blocking.submit("anna")')
@@ -101,8 +101,8 @@ class TestANotebook:
         assert notebook.run(_RESULT) == "cancelled\n"
 
 
-def test_ipython_takes_blocking_calls_and_await(server: EmbeddedServer) -> None:
-    """Line by line, as somebody types them."""
+def test_ipython_accepts_blocking_calls_and_await(server: EmbeddedServer) -> None:
+    """The lines are typed one by one."""
     lines = [
         *_APP.format(url=server.url).strip().splitlines(),
         "",

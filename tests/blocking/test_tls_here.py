@@ -1,4 +1,4 @@
-"""TLS without an event loop: a private authority, client certificates, and who is refused."""
+"""TLS without an event loop: a private certificate authority, client certificates, and refusals."""
 
 import pytest
 
@@ -27,8 +27,8 @@ def refused(url: str) -> None:
 
 
 @needs_tls
-class TestTls:
-    def test_takes_a_certificate_of_an_authority_that_is_named(
+class TestTlsWithoutALoop:
+    def test_accepts_a_certificate_of_an_authority_that_is_named(
         self, files: TlsFiles, port: int
     ) -> None:
         works(at(port, ssl_ca_certs=files.ca))
@@ -36,7 +36,7 @@ class TestTls:
     def test_refuses_a_certificate_of_an_authority_that_was_not_named(self, port: int) -> None:
         refused(at(port))
 
-    def test_shows_a_client_certificate(self, files: TlsFiles) -> None:
+    def test_sends_a_client_certificate(self, files: TlsFiles) -> None:
         with served(files, **{"tls-auth-clients": "yes"}) as asking:
             works(at(asking, ssl_ca_certs=files.ca, ssl_certfile=files.client))
             refused(at(asking, ssl_ca_certs=files.ca))

@@ -44,13 +44,13 @@ SHORT = Limits(answer=seconds(0.2), give_up=seconds(0.3))
 
 @pytest.fixture
 def only_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads look at their jobs only when they hear of them."""
+    """Threads look at their jobs only after an event."""
     monkeypatch.setattr(blocking_ends, "LOOK_EVERY", hours(1))
 
 
 @contextmanager
 def opened(url: str, limits: Limits = HASTY) -> Generator[Engine]:
-    """An engine in threads whose queue keeps jobs that have ended."""
+    """An engine for threads, with a queue that keeps ended jobs."""
     with engine_here(url, limits=limits) as engine:
         run_to_end(engine.queues.configure(MAILS, QueueOptions(keep=hours(1))))
         yield engine
@@ -61,7 +61,7 @@ def submit(engine: Engine, id: str, queue: str = MAILS) -> JobRef:
 
 
 def complete(engine: Engine, result: bytes) -> None:
-    """Claim the next job, and complete it."""
+    """Claims the next job, and completes it."""
     [lease] = run_to_end(engine.claim(MAILS, worker="w", lease=seconds(60)))
     run_to_end(engine.complete(lease, result))
 
@@ -71,14 +71,14 @@ def wait_for(engine: Engine, job: JobRef, within: Duration = LONG) -> JobInfo:
 
 
 class Threads:
-    """Threads that wait for jobs."""
+    """Starts threads that wait for jobs."""
 
     def __init__(self, engine: Engine, server: EmbeddedServer) -> None:
         self._engine, self._server = engine, server
         self._waiting = 0
 
     def begin(self, job: JobRef, within: Duration = LONG) -> Future[JobInfo]:
-        """Wait for the job in a new thread; returns when the thread waits for news."""
+        """Waits for the job in a new thread; returns when the thread waits for events."""
         found: Future[JobInfo] = Future()
 
         def work() -> None:
@@ -95,7 +95,7 @@ class Threads:
 
 
 def _waits(thread: threading.Thread) -> bool:
-    """Whether a thread waits for events, or for another one that does."""
+    """Whether a thread waits for events, or for another thread that does."""
     frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- where the thread is
     names: set[str] = set()
     while frame is not None:
@@ -123,14 +123,14 @@ def ends_of(engine: Engine) -> BlockingEnds:
 
 @pytest.mark.usefixtures("only_events")
 class TestAThreadThatWaitsForAJob:
-    def test_gets_one_that_has_ended(self, server: EmbeddedServer) -> None:
+    def test_returns_a_job_that_has_ended(self, server: EmbeddedServer) -> None:
         with opened(server.url) as engine:
             job = submit(engine, "a")
             complete(engine, b"sent")
             found = wait_for(engine, job)
             assert (found.state, found.result, reads(server)) == (State.DONE, b"sent", 0)
 
-    def test_gets_it_when_it_ends(self, server: EmbeddedServer) -> None:
+    def test_returns_the_job_when_it_ends(self, server: EmbeddedServer) -> None:
         before = threading.active_count()
         with opened(server.url) as engine:
             waiting = Threads(engine, server).begin(submit(engine, "a"))
@@ -138,10 +138,12 @@ class TestAThreadThatWaitsForAJob:
             complete(engine, b"sent")
             assert waiting.result(HANGS).result == b"sent"
 
-    def test_gets_one_that_ends_while_it_looks(
+    def test_returns_a_job_that_ends_while_the_thread_looks_at_it(
         self, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Right after it saw that the job is open, and before it reads events."""
+        """The job ends right after the thread saw that it is open, and before the thread reads
+        events.
+        """
         with opened(server.url) as engine:
             job, looks = submit(engine, "a"), ends_of(engine)._look  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the moment has no other handle
 
@@ -154,7 +156,7 @@ class TestAThreadThatWaitsForAJob:
             monkeypatch.setattr(ends_of(engine), "_look", look)
             assert wait_for(engine, job).result == b"sent"
 
-    def test_gets_jobs_that_die_and_that_are_cancelled(self, server: EmbeddedServer) -> None:
+    def test_returns_jobs_that_die_and_that_are_cancelled(self, server: EmbeddedServer) -> None:
         with opened(server.url) as engine:
             threads = Threads(engine, server)
             dead, cancelled = submit(engine, "dead"), submit(engine, "cancelled")
@@ -165,25 +167,27 @@ class TestAThreadThatWaitsForAJob:
             states = [future.result(HANGS).state for future in futures]
             assert states == [State.DEAD, State.CANCELLED]
 
-    def test_hears_that_it_is_deleted(self, server: EmbeddedServer) -> None:
+    def test_learns_that_the_job_is_deleted(self, server: EmbeddedServer) -> None:
         with opened(server.url) as engine:
             run_to_end(engine.queues.reconfigure(MAILS, QueueOptions(keep=seconds(0))))
             waiting = Threads(engine, server).begin(submit(engine, "a"))
             complete(engine, b"sent")
             assert isinstance(waiting.exception(HANGS), JobNotFound)
 
-    def test_is_refused_one_that_does_not_exist(self, server: EmbeddedServer) -> None:
+    def test_is_refused_if_the_job_does_not_exist(self, server: EmbeddedServer) -> None:
         with opened(server.url) as engine, pytest.raises(JobNotFound):
             wait_for(engine, job_ref(MAILS, "unknown"))
 
     @pytest.mark.parametrize("limit", [0, 0.05])
-    def test_hears_that_it_is_still_open(self, server: EmbeddedServer, limit: float) -> None:
+    def test_learns_at_its_time_limit_that_the_job_is_open(
+        self, server: EmbeddedServer, limit: float
+    ) -> None:
         with opened(server.url) as engine:
             job = submit(engine, "a")
             with pytest.raises(StillOpen):
                 wait_for(engine, job, seconds(limit))
 
-    def test_reads_events_on_one_connection_job_after_job(self, server: EmbeddedServer) -> None:
+    def test_uses_one_connection_for_job_after_job(self, server: EmbeddedServer) -> None:
         with opened(server.url) as engine:
             connections: set[str] = set()
             for number in range(5):
@@ -195,10 +199,10 @@ class TestAThreadThatWaitsForAJob:
                 assert waiting.result(HANGS).state is State.DONE
             assert len(connections) == 1
 
-    def test_says_again_that_ends_are_wanted(
+    def test_registers_its_interest_in_ends_again(
         self, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Each look of any thread does, once it is time."""
+        """Any thread that looks at its jobs does so, once it is time."""
         monkeypatch.setattr(blocking_ends, "LOOK_EVERY", seconds(0.05))
         monkeypatch.setattr(blocking_ends, "_WANTED_AGAIN", 0.0)
         with opened(server.url) as engine:
@@ -208,10 +212,10 @@ class TestAThreadThatWaitsForAJob:
             complete(engine, b"")
             assert waiting.result(HANGS).state is State.DONE
 
-    def test_gets_it_though_the_queue_writes_no_events_anymore(
+    def test_returns_the_job_though_the_queue_writes_no_events_any_more(
         self, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Each thread also looks without events."""
+        """Each thread also looks without events now and then."""
         monkeypatch.setattr(blocking_ends, "LOOK_EVERY", seconds(0.05))
         with opened(server.url) as engine:
             waiting = Threads(engine, server).begin(submit(engine, "a"))
@@ -223,7 +227,7 @@ class TestAThreadThatWaitsForAJob:
 
 @pytest.mark.usefixtures("only_events")
 class TestThreadsThatWaitForJobsOfAQueue:
-    def test_share_one_read(self, server: EmbeddedServer) -> None:
+    def test_share_one_blocking_read(self, server: EmbeddedServer) -> None:
         with opened(server.url) as engine:
             threads = Threads(engine, server)
             jobs = [submit(engine, f"{number}") for number in range(30)]
@@ -234,14 +238,16 @@ class TestThreadsThatWaitForJobsOfAQueue:
             assert {future.result(HANGS).state for future in futures} == {State.CANCELLED}
             assert sum("xread" in client for client in clients(server)) <= 1
 
-    def test_all_hear_of_the_same_job(self, server: EmbeddedServer) -> None:
+    def test_all_return_the_same_job(self, server: EmbeddedServer) -> None:
         with opened(server.url) as engine:
             threads, job = Threads(engine, server), submit(engine, "a")
             futures = [threads.begin(job) for _ in range(10)]
             complete(engine, b"sent")
             assert {future.result(HANGS).result for future in futures} == {b"sent"}
 
-    def test_take_over_the_read_of_one_whose_job_has_ended(self, server: EmbeddedServer) -> None:
+    def test_take_over_the_read_of_a_thread_whose_job_has_ended(
+        self, server: EmbeddedServer
+    ) -> None:
         with opened(server.url) as engine:
             threads = Threads(engine, server)
             jobs = [submit(engine, f"{number}") for number in range(5)]
@@ -249,7 +255,9 @@ class TestThreadsThatWaitForJobsOfAQueue:
                 run_to_end(engine.cancel(job))
                 assert future.result(HANGS).state is State.CANCELLED
 
-    def test_take_over_the_read_of_one_whose_time_is_over(self, server: EmbeddedServer) -> None:
+    def test_take_over_the_read_of_a_thread_whose_time_is_over(
+        self, server: EmbeddedServer
+    ) -> None:
         with opened(server.url) as engine:
             threads = Threads(engine, server)
             first, second = submit(engine, "first"), submit(engine, "second")
@@ -259,7 +267,7 @@ class TestThreadsThatWaitForJobsOfAQueue:
             run_to_end(engine.cancel(second))
             assert late.result(HANGS).state is State.CANCELLED
 
-    def test_take_over_the_read_of_one_that_ctrl_c_ended(self, server: EmbeddedServer) -> None:
+    def test_take_over_the_read_of_a_thread_that_ctrl_c_ended(self, server: EmbeddedServer) -> None:
         with opened(server.url) as engine:
             first, second = submit(engine, "first"), submit(engine, "second")
             main, others = threading.get_ident(), list[Future[JobInfo]]()
@@ -279,15 +287,17 @@ class TestThreadsThatWaitForJobsOfAQueue:
             complete(engine, b"sent")
             assert wait_for(engine, first).result == b"sent"
 
-    def test_take_over_the_read_of_one_that_could_not_hand_it_over(
+    def test_take_over_the_read_of_a_thread_that_could_not_hand_it_over(
         self, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Ctrl-C may come before its first step out of the queue. They see it when they look."""
+        """Ctrl-C may come before the thread's first step out of the queue. The others notice when
+        they look at their jobs.
+        """
         with opened(server.url) as engine:
             first, second = submit(engine, "first"), submit(engine, "second")
 
             async def vanish(*_: object) -> None:
-                """Nothing is handed over."""
+                """Leaves without handing anything over."""
 
             with monkeypatch.context() as patched:
                 patched.setattr(ends_of(engine), "_leave", vanish)
@@ -300,8 +310,8 @@ class TestThreadsThatWaitForJobsOfAQueue:
 
 
 @pytest.mark.usefixtures("only_events")
-class TestTheConnections:
-    def test_of_fifty_threads_are_the_channels_and_one(self, server: EmbeddedServer) -> None:
+class TestTheConnectionsOfWaitingThreads:
+    def test_are_the_channels_and_one_for_fifty_threads(self, server: EmbeddedServer) -> None:
         before = len(clients(server))
         with opened(server.url) as engine:
             seen: list[int] = []
@@ -331,10 +341,12 @@ class TestTheConnections:
             assert max(seen) - before <= CHANNELS + 1
             assert max(seen) - before > CHANNELS - 1
 
-    def test_for_reading_are_bounded_however_many_queues_are_waited_for(
+    def test_are_limited_however_many_queues_are_waited_for(
         self, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Further queues are read on the channels, and by a connection when one is free."""
+        """Further queues are read on the channels, and on a connection of their own when one is
+        free.
+        """
         monkeypatch.setattr(blocking_ends, "READS_MOST", 2)
         with opened(server.url) as engine:
             threads = Threads(engine, server)
@@ -343,13 +355,11 @@ class TestTheConnections:
             eventually(lambda: reads(server) == 2)
             for job, future in reversed(list(zip(jobs, futures, strict=True))):
                 run_to_end(engine.cancel(job))
-                # A queue without `keep` forgets it at once.
+                # A queue without `keep` forgets the job at once.
                 assert isinstance(future.exception(HANGS), JobNotFound)
             assert sum("xread" in client for client in clients(server)) <= CHANNELS + 2
 
-    def test_for_reading_are_closed_but_one_when_no_thread_waits(
-        self, server: EmbeddedServer
-    ) -> None:
+    def test_are_closed_but_one_when_no_thread_waits(self, server: EmbeddedServer) -> None:
         with opened(server.url) as engine:
             threads = Threads(engine, server)
             jobs = [submit(engine, "a", f"mails-{number}") for number in range(4)]
@@ -360,7 +370,7 @@ class TestTheConnections:
                 future.exception(HANGS)
             eventually(lambda: sum("cmd=xread" in client for client in clients(server)) == 1)
 
-    def test_for_reading_go_to_queues_that_wait_for_one(
+    def test_are_given_to_queues_that_wait_for_one(
         self, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(blocking_ends, "READS_MOST", 1)
@@ -377,10 +387,10 @@ class TestTheConnections:
 
 @pytest.mark.usefixtures("only_events")
 class TestEventsThatAreMissing:
-    """A thread hears that some may be, and looks."""
+    """A thread learns that events may be missing, and looks at its jobs."""
 
-    def test_were_not_written(self, server: EmbeddedServer) -> None:
-        """As if nobody had wanted them: Redis writes a mark in place of the first."""
+    def test_because_nobody_wanted_them_are_made_up_for(self, server: EmbeddedServer) -> None:
+        """Redis wrote a mark in place of the first missing event."""
         with opened(server.url) as engine:
             waiting = Threads(engine, server).begin(submit(engine, "a"))
             set_numbers(server.ask, KEYS.meta, watched=0, awaited=1)
@@ -389,7 +399,7 @@ class TestEventsThatAreMissing:
         [gap, *_] = items(server.ask("XRANGE", KEYS.events, "-", "+"))[-1:]
         assert b"gap" in items(items(gap)[1])
 
-    def test_were_cut_before_they_were_read(
+    def test_because_they_were_cut_before_they_were_read_are_made_up_for(
         self, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(blocking_ends, "_TRUSTED", 0.0)
@@ -411,10 +421,10 @@ class TestEventsThatAreMissing:
             monkeypatch.setattr(ends_of(engine), "_read", read_late)
             assert wait_for(engine, job).state is State.CANCELLED
 
-    def test_were_not_written_because_redis_forgot_who_wants_them(
+    def test_because_redis_forgot_who_wants_them_are_made_up_for(
         self, server: EmbeddedServer
     ) -> None:
-        """The reader asks again after it lost its connection, and tells the others."""
+        """The reader registers again after it lost its connection, and tells the other threads."""
         with opened(server.url) as engine:
             threads = Threads(engine, server)
             first, second = submit(engine, "first"), submit(engine, "second")
@@ -428,9 +438,9 @@ class TestEventsThatAreMissing:
             assert reader.result(HANGS).state is State.CANCELLED
 
 
-class TestAServerThatIsAway:
+class TestARedisThatIsAwayDuringAWait:
     @pytest.mark.usefixtures("only_events")
-    def test_resets_connections(self, server: EmbeddedServer) -> None:
+    def test_and_resets_connections_is_waited_for(self, server: EmbeddedServer) -> None:
         with opened(server.url) as engine:
             jobs = [submit(engine, f"{number}") for number in range(5)]
             futures = [Threads(engine, server).begin(job) for job in jobs]
@@ -440,7 +450,7 @@ class TestAServerThatIsAway:
                 assert future.result(HANGS).state is State.CANCELLED
 
     @pytest.mark.parametrize("frozen", [False, True], ids=["killed", "frozen"])
-    def test_comes_back(self, tmp_path: Any, *, frozen: bool) -> None:
+    def test_and_comes_back_is_waited_for(self, tmp_path: Any, *, frozen: bool) -> None:
         with (
             EmbeddedServer(data=tmp_path) as server,
             opened(server.url) as engine,
@@ -456,8 +466,8 @@ class TestAServerThatIsAway:
             complete(engine, b"sent")
             assert waiting.result(HANGS).result == b"sent"
 
-    def test_comes_back_to_one_that_never_used_the_queue(self) -> None:
-        """It asks for the queue's options first: that is part of its wait."""
+    def test_is_waited_for_by_an_engine_that_never_used_the_queue(self) -> None:
+        """The engine asks for the queue's options first: that is part of its wait."""
         with EmbeddedServer() as server, opened(server.url) as producer:
             job = submit(producer, "a")
             complete(producer, b"sent")
@@ -471,7 +481,7 @@ class TestAServerThatIsAway:
                 back.join()
 
     @pytest.mark.parametrize("frozen", [False, True], ids=["killed", "frozen"])
-    def test_is_named_when_the_time_is_over(self, *, frozen: bool) -> None:
+    def test_is_named_in_the_error_when_the_time_is_over(self, *, frozen: bool) -> None:
         with EmbeddedServer() as server, opened(server.url, SHORT) as engine:
             job = submit(engine, "a")
             waiting = Threads(engine, server).begin(job, seconds(1.5))
@@ -497,8 +507,8 @@ class TestAnEngineThatIsClosed:
 
 
 @pytest.mark.usefixtures("only_events")
-class TestSeveralServers:
-    def test_of_a_cluster_are_read_each_for_its_queues(self, cluster: EmbeddedCluster) -> None:
+class TestSeveralRedisNodesDuringAWait:
+    def test_of_a_cluster_are_each_read_for_their_queues(self, cluster: EmbeddedCluster) -> None:
         with engine_here(cluster.url, limits=SLOW) as engine, ThreadPoolExecutor(12) as pool:
             jobs = [submit(engine, "a", f"mails-{number}") for number in range(12)]
             futures = [pool.submit(wait_for, engine, job) for job in jobs]
@@ -507,7 +517,9 @@ class TestSeveralServers:
             for future in futures:
                 assert isinstance(future.exception(HANGS), JobNotFound)
 
-    def test_are_followed_when_a_slot_moves(self, own_cluster: EmbeddedCluster) -> None:
+    def test_of_a_cluster_are_read_by_the_new_slots_after_a_move(
+        self, own_cluster: EmbeddedCluster
+    ) -> None:
         with opened(own_cluster.url, SLOW) as engine, ThreadPoolExecutor(1) as pool:
             job = submit(engine, "a")
             waiting = pool.submit(wait_for, engine, job)

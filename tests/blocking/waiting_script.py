@@ -1,9 +1,8 @@
 """A script that ends while a thread waits for the result of a job.
 
 The test starts it with the URL of Redis, and what becomes of the thread: `daemon` waits on, `late`
-loses its connection while the interpreter ends, `frozen` waits for a server that is frozen (its
-process id follows), `joined` is waited for. With `exit_handler` it is the main thread that waits,
-while the interpreter ends.
+loses its connection while the interpreter ends, `frozen` waits for a frozen Redis (its process id
+follows), `joined` is joined. With `exit_handler` the main thread waits, while the interpreter ends.
 """
 
 import atexit
@@ -21,7 +20,7 @@ url, what = sys.argv[1:3]
 
 
 def where(thread: threading.Thread) -> set[str]:
-    """The functions that a thread is in."""
+    """The functions on the stack of a thread."""
     frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- where the thread is
     names: set[str] = set()
     while frame is not None:
@@ -31,7 +30,7 @@ def where(thread: threading.Thread) -> set[str]:
 
 
 def lose_connections() -> None:
-    """Called after the app's own engine was closed: what is registered first is called last."""
+    """Called after the app's own engine was closed: exit handlers run in reverse order."""
     with Blocking(Engine(url)) as blocking:
         blocking.run(lambda engine: engine._store.command("CLIENT", "KILL", "TYPE", "normal"))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- there is no other way to it
         eventually(lambda: {"ended"} == where(waiting) & {"ended", "_wait_for"})

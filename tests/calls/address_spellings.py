@@ -1,6 +1,6 @@
-"""Ways to write an address that a call must not reach."""
+"""Spellings of addresses that a call must not reach."""
 
-# Every one of them is this machine, for some program. `{}` is the port.
+# Some program reads each of them as this machine. `{}` is the port.
 THIS_MACHINE = [
     # the usual spellings
     "http://127.0.0.1:{}/",
@@ -73,7 +73,7 @@ THIS_MACHINE = [
     "http://127%2e0%2e0%2e1:{}/",
     "http://%31%32%37.0.0.1:{}/",
     "http://%6c%6f%63%61%6c%68%6f%73%74:{}/",
-    # what is before and behind
+    # text before and after the host
     "http://user@127.0.0.1:{}/",
     "http://example.com@127.0.0.1:{}/",
     "http://example.com\\@127.0.0.1:{}/",
@@ -104,7 +104,7 @@ THIS_MACHINE = [
     "",
 ]
 
-# What a name may turn out to be: one address of each kind, at its borders.
+# What a name may resolve to: one address of each kind, at the ends of its range.
 NOT_GLOBAL = [
     "0.0.0.0",  # noqa: S104 -- nothing is bound to it
     "0.255.255.255",

@@ -1,4 +1,4 @@
-"""Real HTTP servers that answer as they are told, byte by byte, and remember who called."""
+"""Real HTTP servers that answer as a test chooses, byte by byte, and remember their requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.accepting import LOOPBACK, Accepting, Handle, Reader, Writer, accepti
 def http(
     status: str = "200 OK", body: bytes = b"", headers: tuple[tuple[str, str], ...] = ()
 ) -> bytes:
-    """A whole answer."""
+    """A complete answer."""
     named = [("Content-Length", str(len(body))), *headers]
     lines = "".join(f"{name}: {value}\r\n" for name, value in named)
     return f"HTTP/1.1 {status}\r\n{lines}\r\n".encode() + body
@@ -22,7 +22,7 @@ def http(
 
 @dataclass(frozen=True)
 class Request:
-    """What came in."""
+    """A received request."""
 
     line: str
     headers: dict[str, str]
@@ -41,7 +41,9 @@ async def read_request(reader: Reader) -> Request:
 
 @dataclass
 class Receiver:
-    """Behaves as told once a request is in; by default it answers 200 and goes on listening."""
+    """Runs a chosen behaviour for each request; by default it answers 200 and keeps the
+    connection.
+    """
 
     behaviour: Handle | None = None
     answer: bytes = field(default_factory=http)
@@ -66,7 +68,7 @@ class Receiver:
             self.left.set()
 
     async def hang_up(self) -> None:
-        """End every connection. It goes on listening."""
+        """Closes every connection; it goes on listening."""
         if self.server is not None:
             await self.server.cut_all()
 
@@ -78,7 +80,7 @@ class Receiver:
 async def receiving(
     receiver: Receiver, *, address: str = LOOPBACK, port: int = 0, tls: ssl.SSLContext | None = None
 ) -> AsyncGenerator[Receiver]:
-    """Listen on *address* until the end of the block."""
+    """Listens on *address* until the end of the block."""
     if tls is not None:
         tls.sni_callback = lambda _, name, __: receiver.server_names.append(name)
     async with accepting(receiver.serve, address=address, port=port, tls=tls) as server:
@@ -87,12 +89,12 @@ async def receiving(
 
 
 def answering(*addresses: str) -> LocalResolver:
-    """A resolver that gives every name these addresses."""
+    """A resolver that gives these addresses for every name."""
     return LocalResolver(lambda _: addresses)
 
 
 class LocalResolver:
-    """A resolver that asks nobody, and counts how often it was asked."""
+    """A resolver that asks no name server, and counts how often it is called."""
 
     def __init__(self, answer: Callable[[int], tuple[str, ...]]) -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""What an answer asks for."""
+"""The advice that an answer gives to its caller: retry, give up, try another receiver."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answer(status: int, retry_after: str | None = None) -> CallAnswer:
         *((status, Next.MOVED) for status in (300, 301, 302, 304, 307, 308)),
     ],
 )
-def test_advice_goes_by_the_status(status: int, expected: Next) -> None:
+def test_advice_depends_on_the_status(status: int, expected: Next) -> None:
     assert advice(answer(status), now=NOW) == Advice(expected)
 
 
@@ -83,13 +83,13 @@ def test_advice_waits_as_long_as_retry_after_asks_up_to_a_day(
     assert advice(answer(status, said), now=NOW) == Advice(Next.LATER, after)
 
 
-def test_advice_waits_only_for_what_may_be_taken_later() -> None:
+def test_advice_waits_only_for_requests_that_may_be_accepted_later() -> None:
     assert advice(answer(403, "120")) == Advice(Next.REFUSED, seconds(120))
     assert advice(answer(422, "120")) == Advice(Next.NEVER)
     assert advice(answer(302, "120")) == Advice(Next.MOVED)
 
 
-def test_advice_reads_the_clock_by_itself() -> None:
+def test_advice_reads_the_clock_itself() -> None:
     assert advice(answer(503, "Fri, 01 Jan 2100 00:00:00 GMT")).after == days(1)
 
 
@@ -99,12 +99,12 @@ def test_advice_is_given_for_every_status_and_header(status: int, said: str) -> 
 
 
 def test_no_other_module_has_a_table_of_statuses() -> None:
-    """Whoever calls goes by the words. What one forge means by a number is its own."""
+    """Callers use the advice. A status with a special meaning for one forge is that forge's own."""
     places = {
         shown(path)
         for name in ("apps", "calls", "forges", "ledger", "worker")
         for path in python_files(SOURCE / name)
-        if "tables" not in path.parts  # a column of theirs may be called so
+        if "tables" not in path.parts  # a database column may have that name
         if any(_compares_a_status(node) for node in ast.walk(ast.parse(path.read_text())))
     }
     own = {

@@ -1,4 +1,4 @@
-"""A look at a URL goes where a call may go, under the same limits."""
+"""A GET goes only where a call may go, under the same limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from towpath.calls.errors import AnswerTooLarge, CallerClosed, CallRefused
 from towpath.errors import InvalidOption
 
 
-async def test_a_get_brings_the_answer(caller: Caller, receiver: Receiver) -> None:
+async def test_a_get_returns_the_answer(caller: Caller, receiver: Receiver) -> None:
     receiver.answer = http("404 Not Found", b"nothing", (("X-Seen", "a"),))
     answer = await caller.get(receiver.url(path="/a%2Fb?c=d"), headers={"X-A": "b"})
     assert (answer.status, answer.body, answer.headers["x-seen"]) == (404, b"nothing", "a")
@@ -39,7 +39,7 @@ async def test_a_get_follows_no_redirect(caller: Caller, receiver: Receiver) -> 
     assert len(receiver.requests) == 1
 
 
-async def test_a_get_has_a_largest_answer(receiver: Receiver) -> None:
+async def test_a_get_limits_the_size_of_the_answer(receiver: Receiver) -> None:
     receiver.answer = http(body=b"x" * 11)
     async with Caller(allow=["127.0.0.1"], largest_answer=10) as narrow:
         with pytest.raises(AnswerTooLarge):

@@ -23,20 +23,20 @@ HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
 def repeating(first: bytes, then: Callable[[int], bytes]) -> Handle:
-    """Says *first*, and then more without end, as fast as it is read."""
+    """Sends *first*, and then more without end, as fast as it is read."""
 
     async def behave(reader: Reader, writer: Writer) -> None:
         writer.write(first)
         for n in itertools.count():
             writer.write(then(n))
             await writer.drain()
-            await asyncio.sleep(0)  # the other side runs in this loop too
+            await asyncio.sleep(0)  # the caller runs in this loop too
 
     return behave
 
 
 def saying(*parts: bytes, then_end: bool) -> Handle:
-    """Says these bytes, and hangs up or waits until the other side does."""
+    """Sends these bytes, and closes the connection or waits until the caller does."""
 
     async def behave(reader: Reader, writer: Writer) -> None:
         for part in parts:
@@ -49,7 +49,7 @@ def saying(*parts: bytes, then_end: bool) -> Handle:
     return behave
 
 
-class TestTime:
+class TestTheTimeOfACall:
     @pytest.mark.parametrize(
         "said",
         [
@@ -62,8 +62,8 @@ class TestTime:
         ],
         ids=["nothing", "line", "header", "head", "body", "chunks"],
     )
-    async def test_is_limited_for_the_whole_call(self, said: tuple[bytes, ...]) -> None:
-        """Wherever the receiver falls silent; and its connection is given up."""
+    async def test_is_limited_as_a_whole(self, said: tuple[bytes, ...]) -> None:
+        """The limit holds wherever the receiver falls silent, and the connection is closed."""
         slow = Receiver(saying(*said, then_end=False))
         async with receiving(slow), Caller(allow=["127.0.0.1"], timeout=milliseconds(80)) as caller:
             failures = list[CallFailed]()
@@ -80,8 +80,8 @@ class TestTime:
         assert isinstance(failures[-1].__cause__, TimeoutError)
         assert failures[-1].retry is RetryAdvice.LATER
 
-    async def test_is_not_made_longer_by_an_answer_in_drops(self) -> None:
-        """Each byte comes in good time; all of them together do not."""
+    async def test_is_not_extended_by_an_answer_in_drops(self) -> None:
+        """Each byte comes in time; all of them together do not."""
         drops = Receiver(repeating(HEAD + b"Content-Length: 1000000000\r\n\r\n", lambda _: b"a"))
         async with (
             receiving(drops),
@@ -93,7 +93,7 @@ class TestTime:
                 await caller.post(drops.url(), b"")
         assert isinstance(failure.value.__cause__, TimeoutError)
 
-    async def test_is_not_made_longer_by_answers_before_the_answer(self) -> None:
+    async def test_is_not_extended_by_informational_answers(self) -> None:
         early = Receiver(repeating(b"", lambda _: b"HTTP/1.1 102 Processing\r\n\r\n"))
         limit = milliseconds(100)
         async with receiving(early), Caller(allow=["127.0.0.1"], timeout=limit) as caller:
@@ -101,8 +101,8 @@ class TestTime:
                 await caller.post(early.url(), b"")
         assert isinstance(failure.value.__cause__, TimeoutError)
 
-    async def test_is_limited_for_the_handshake(self) -> None:
-        """The receiver takes the connection and never says a word of TLS."""
+    async def test_is_limited_during_the_tls_handshake(self) -> None:
+        """The receiver accepts the connection and never answers the handshake."""
         with socket.create_server(("127.0.0.1", 0)) as mute:
             url = f"https://127.0.0.1:{mute.getsockname()[1]}/"
             async with Caller(allow=["127.0.0.1"], connect_timeout=milliseconds(80)) as caller:
@@ -111,7 +111,7 @@ class TestTime:
         assert not failure.value.sent
 
     async def test_leaves_room_for_others_when_it_is_over(self) -> None:
-        """Calls that ran out of time give back their connections, and their place in the line."""
+        """Calls that ran out of time give back their connections and their places in the line."""
         slow = Receiver(saying(then_end=False))
         few = Caller(allow=["127.0.0.1"], connections=2, timeout=seconds(1))
         async with receiving(slow), receiving(Receiver()) as quick, few as caller:
@@ -127,15 +127,15 @@ class TestTime:
             await eventually_async(is_answered)
 
 
-class TestSize:
+class TestTheSizeOfAnAnswer:
     @pytest.mark.parametrize("size", [0, 1, 999, 1000])
-    async def test_up_to_the_limit_is_fine(self, receiver: Receiver, size: int) -> None:
+    async def test_up_to_the_limit_is_accepted(self, receiver: Receiver, size: int) -> None:
         receiver.answer = http(body=bytes(size))
         async with Caller(allow=["127.0.0.1"], largest_answer=1000) as caller:
             assert len((await caller.post(receiver.url(), b"")).body) == size
 
     async def test_over_the_limit_has_its_own_error(self, receiver: Receiver) -> None:
-        """With the status in it: what was sent may have been taken all the same."""
+        """The error has the status: the request may have been accepted all the same."""
         receiver.answer = http("202 Accepted", bytes(1001))
         async with Caller(allow=["127.0.0.1"], largest_answer=1000) as caller:
             with pytest.raises(AnswerTooLarge) as failure:
@@ -196,7 +196,7 @@ class TestAnAnswerThatBreaksOff:
         ],
     )
     async def test_is_no_answer(self, caller: Caller, said: bytes) -> None:
-        """Half an answer is never passed off as a whole one."""
+        """Half an answer is never returned as a whole one."""
         async with receiving(Receiver(saying(said, then_end=True))) as broken:
             with pytest.raises(CallFailed) as failure:
                 await caller.post(broken.url(), b"work")
@@ -204,7 +204,7 @@ class TestAnAnswerThatBreaksOff:
         assert failure.value.__cause__ is None  # a timeout would be the cause
         assert failure.value.retry is RetryAdvice.LATER
 
-    async def test_leaves_the_next_call_alone(self, caller: Caller) -> None:
+    async def test_does_not_affect_the_next_call(self, caller: Caller) -> None:
         broken = Receiver(saying(HEAD + b"Content-Length: 5\r\n\r\nabc", then_end=True))
         async with receiving(broken):
             with pytest.raises(CallFailed):

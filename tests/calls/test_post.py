@@ -1,4 +1,4 @@
-"""A call brings the answer as it was sent; nothing is followed, kept or unpacked."""
+"""A call returns the answer as it was sent; redirects, cookies and encodings are ignored."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from towpath.errors import InvalidOption, RetryAdvice
 
 
 class TestACall:
-    async def test_brings_the_answer(self, caller: Caller, receiver: Receiver) -> None:
+    async def test_returns_the_answer(self, caller: Caller, receiver: Receiver) -> None:
         receiver.answer = http("201 Created", b"done", (("X-Seen", "a"), ("x-seen", "b")))
         answer = await caller.post(receiver.url(), b"work")
         assert (answer.status, answer.body) == (201, b"done")
         assert answer.headers["x-seen"] == "a, b"
 
     @pytest.mark.parametrize("status", ["202 Accepted", "404 Not Found", "500 Oh"])
-    async def test_brings_it_whatever_its_status(
+    async def test_returns_an_answer_of_any_status(
         self, caller: Caller, receiver: Receiver, status: str
     ) -> None:
         receiver.answer = http(status)
@@ -41,7 +41,7 @@ class TestACall:
         assert request.headers["content-type"] == "text/x"
         assert request.headers["user-agent"] == "towpath"
 
-    async def test_names_the_host_as_the_url_does(self, receiver: Receiver) -> None:
+    async def test_sends_the_host_as_the_url_names_it(self, receiver: Receiver) -> None:
         async with Caller(allow=["127.0.0.1"], resolve=answering("127.0.0.1")) as caller:
             await caller.post(receiver.url("Hook.Example.com"), b"")
         assert receiver.requests[0].headers["host"] == f"hook.example.com:{receiver.port}"
@@ -56,7 +56,7 @@ class TestACall:
             for secret in (old, new):
                 assert verify([secret], request.headers, request.body).id == "m1"
 
-    async def test_works_with_an_address_of_ipv6(self) -> None:
+    async def test_works_with_an_ipv6_address(self) -> None:
         here = receiving(Receiver(), address="::1")
         async with here as receiver, Caller(allow=["::1"]) as caller:
             await caller.post(receiver.url("[::1]"), b"")
@@ -69,7 +69,7 @@ class TestACall:
         async with Caller(allow=["127.0.0.0/8"], resolve=names) as caller:
             assert (await caller.post(receiver.url("a.example.com"), b"")).status == 200
 
-    async def test_keeps_its_connection_for_the_next(
+    async def test_keeps_its_connection_for_the_next_call(
         self, caller: Caller, receiver: Receiver
     ) -> None:
         for _ in range(3):
@@ -85,7 +85,7 @@ class TestACall:
         assert receiver.connections <= 4
 
 
-class TestWhatAClientWouldDo:
+class TestFeaturesOfUsualClients:
     @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "307 Again", "308 Moved"])
     async def test_a_redirect_to_a_private_address_is_not_followed(
         self, receiver: Receiver, status: str
@@ -114,8 +114,8 @@ class TestWhatAClientWouldDo:
             await caller.post(receiver.url(), b"")
         assert not any("cookie" in request.headers for request in receiver.requests)
 
-    async def test_nothing_is_unpacked(self, caller: Caller, receiver: Receiver) -> None:
-        """A megabyte of zeros in a kilobyte stays a kilobyte, and none was asked for."""
+    async def test_an_answer_is_not_unpacked(self, caller: Caller, receiver: Receiver) -> None:
+        """A megabyte of zeros in a kilobyte stays a kilobyte; the call asked for no encoding."""
         bomb = gzip.compress(bytes(1 << 20))
         receiver.answer = http("200 OK", bomb, (("Content-Encoding", "gzip"),))
         answer = await caller.post(receiver.url(), b"")
@@ -127,7 +127,7 @@ class TestAHeader:
     @pytest.mark.parametrize(
         "name", ["Host", "content-length", "Transfer-Encoding", "Accept-Encoding", "Connection"]
     )
-    async def test_of_the_connection_is_not_for_callers(
+    async def test_about_the_connection_cannot_be_set_by_callers(
         self, caller: Caller, receiver: Receiver, name: str
     ) -> None:
         with pytest.raises(InvalidOption) as refusal:
@@ -138,14 +138,14 @@ class TestAHeader:
     @pytest.mark.parametrize(
         "value", ["a\r\nX-B: c", "a\nb", "a\x00b", " secret", "secret ", "ä", "x" * 9000]
     )
-    async def test_has_a_value_in_one_line(self, caller: Caller, value: str) -> None:
+    async def test_has_its_value_in_one_line(self, caller: Caller, value: str) -> None:
         with pytest.raises(InvalidOption) as refusal:
             await caller.post("http://127.0.0.1:1/", b"", headers={"X-A": value})
         assert (refusal.value.option, refusal.value.value) == ("headers", "X-A")
         assert value not in str(refusal.value)
 
     @pytest.mark.parametrize("name", ["", "a b", "a:b", "a\r\nb", "ä"])
-    async def test_has_a_name(self, caller: Caller, name: str) -> None:
+    async def test_has_a_valid_name(self, caller: Caller, name: str) -> None:
         with pytest.raises(InvalidOption) as refusal:
             await caller.post("http://127.0.0.1:1/", b"", headers={name: "b"})
         assert (refusal.value.option, refusal.value.value) == ("headers", "…")
@@ -173,14 +173,14 @@ class TestACallThatFails:
         assert (failure.value.place, failure.value.sent) == ("nowhere.invalid:80", False)
         assert failure.value.retry is RetryAdvice.LATER
 
-    async def test_does_not_wait_for_a_resolver_for_ever(self) -> None:
+    async def test_does_not_wait_for_ever_for_a_resolver(self) -> None:
         async with Caller(resolve=SilentResolver(), connect_timeout=milliseconds(50)) as caller:
             with pytest.raises(CallFailed, match=r"0\.05 s") as failure:
                 await caller.post("http://slow.example.com/", b"")
         assert (failure.value.place, failure.value.sent) == ("slow.example.com:80", False)
 
     async def test_does_not_try_all_of_very_many_addresses(self, receiver: Receiver) -> None:
-        """Nobody is listening at the first four."""
+        """No server listens at the first four."""
         names = answering(*(f"127.0.0.{n}" for n in range(2, 200)), "127.0.0.1")
         async with Caller(allow=["127.0.0.0/8"], resolve=names) as caller:
             with pytest.raises(CallFailed):
@@ -214,7 +214,7 @@ class TestACaller:
             {"connections": 0},
         ],
     )
-    def test_refuses_options_that_can_not_be(self, options: dict[str, object]) -> None:
+    def test_refuses_invalid_options(self, options: dict[str, object]) -> None:
         with pytest.raises(InvalidOption) as refusal:
             Caller(**options)  # pyright: ignore[reportArgumentType] -- that is the point
         assert refusal.value.option in options
@@ -223,12 +223,12 @@ class TestACaller:
         await caller.post(receiver.url(), b"")
         assert "webhook-id" not in receiver.requests[0].headers
 
-    async def test_refuses_an_id_that_can_not_be_signed(self, caller: Caller) -> None:
+    async def test_refuses_an_id_that_cannot_be_signed(self, caller: Caller) -> None:
         with pytest.raises(InvalidOption) as refusal:
             await caller.post("http://127.0.0.1:1/", b"", message="a.b", secrets=[new_secret()])
         assert (refusal.value.option, refusal.value.value) == ("id", "a.b")
 
-    async def test_makes_no_call_of_an_url_that_is_too_long(self, caller: Caller) -> None:
+    async def test_refuses_a_url_that_is_too_long(self, caller: Caller) -> None:
         with pytest.raises(CallRefused, match="2048"):
             await caller.post("http://127.0.0.1/" + "a" * 2048, b"")
 

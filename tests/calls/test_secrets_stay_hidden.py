@@ -1,4 +1,4 @@
-"""S9: what is secret in a call is in no error, no log line and no repr."""
+"""S9: the secrets of a call are in no error, no log line and no repr."""
 
 from __future__ import annotations
 
@@ -35,19 +35,21 @@ def assert_hidden(text: str) -> None:
 
 
 async def failing(call: Callable[[], Awaitable[object]]) -> str:
-    """Everything that could be printed of the error of a call, its causes included."""
+    """Everything that could be printed of the error of a call, including its causes."""
     try:
         await call()
     except TowpathError as error:
         shown = "".join(traceback.format_exception(error))
-        # Where it was raised is a line of this file; what it says is not.
+        # The traceback shows a line of this file; its other text may not have the secret.
         lines = [line for line in shown.splitlines() if not line.startswith("    ")]
         return "\n".join([*lines, str(error), repr(error), repr(vars(error)), error.remedy])
     raise AssertionError("the call did not fail")
 
 
 async def echo(reader: Reader, writer: Writer) -> None:
-    """No HTTP, but all that was said, with the header that followed the request line."""
+    """Answers without HTTP: returns all that was received, after the header that followed the
+    request line.
+    """
     writer.write(f"POST {PATH} Authorization: Bearer {CANARY} v1,{KEY}\r\n\r\n".encode())
 
 
@@ -92,7 +94,7 @@ async def test_no_failure_repeats_a_secret(
     answer: bytes,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What the receiver says may be what we said: it is not repeated either."""
+    """The receiver may answer with what we sent: that is not repeated either."""
     caplog.set_level(logging.DEBUG)
     limits = Caller(allow=["127.0.0.1"], timeout=milliseconds(300), largest_answer=100)
     async with receiving(Receiver(behaviour, answer)) as receiver, limits as caller:
@@ -104,17 +106,17 @@ async def test_no_failure_repeats_a_secret(
 async def test_no_log_line_has_a_secret_even_when_everything_is_logged(
     caller: Caller, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor what the receiver answers: it may be a cookie, or what it was sent."""
+    """What the receiver answers is not logged either: it may be a cookie, or what was sent."""
     caplog.set_level(logging.DEBUG)
     receiver.answer = http(headers=(("Set-Cookie", CANARY),))
     await caller.post(receiver.url(path=PATH), CANARY.encode(), **SENT)  # pyright: ignore[reportArgumentType] -- of several types
     assert_hidden(caplog.text)
 
 
-async def test_the_lines_of_other_calls_are_left_alone(
+async def test_the_log_lines_of_other_calls_are_kept(
     caller: Caller, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The host program may use the same library, and want to see what it does."""
+    """The host program may use the same library, and want to see its log."""
     caplog.set_level(logging.DEBUG)
     await caller.post(receiver.url(), b"")
     async with httpcore.AsyncConnectionPool() as pool:
@@ -128,6 +130,5 @@ def test_no_repr_shows_a_secret() -> None:
     assert_hidden(repr(Caller()))
 
 
-def test_the_canary_is_part_of_what_is_signed() -> None:
-    """The secret of these tests is one that signs."""
+def test_the_planted_secret_is_one_that_signs() -> None:
     assert sign(SECRET, "m1", 1, b"").startswith("v1,")

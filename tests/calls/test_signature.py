@@ -1,4 +1,4 @@
-"""S3: signatures as Standard Webhooks has them, checked against its own library."""
+"""S3: signatures follow Standard Webhooks, checked against its own library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from towpath.calls.signature import derived, headers_for, message_id, new_secret
 from towpath.clock import minutes, seconds
 from towpath.errors import InvalidOption, RetryAdvice
 
-# The example of the specification.
+# The example in the specification.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # noqa: S105 -- published
 ID = "msg_p5jXN8AQM9LWM0D4loKWxJek"
 TIMESTAMP = 1614265330
@@ -47,7 +47,9 @@ class TestSigning:
         assert sign(SECRET, ID, TIMESTAMP, BODY) == SIGNATURE
 
     @given(secret=secrets, id_=ids, body=bodies)
-    def test_gives_what_the_library_gives(self, secret: str, id_: str, body: bytes) -> None:
+    def test_gives_the_signature_that_the_library_gives(
+        self, secret: str, id_: str, body: bytes
+    ) -> None:
         theirs = Webhook(secret).sign(id_, NOW, body.decode())
         assert sign(secret, id_, TIMESTAMP, body) == theirs
 
@@ -77,12 +79,12 @@ class TestSigning:
 
 
 class TestVerifying:
-    def test_takes_the_example_of_the_specification(self) -> None:
+    def test_accepts_the_example_of_the_specification(self) -> None:
         verified = verify([SECRET], EXAMPLE, BODY, now=NOW)
         assert (verified.id, verified.sent) == (ID, NOW)
 
     @given(secret=secrets, id_=st.uuids().map(str), body=bodies)
-    def test_takes_what_the_library_signs(self, secret: str, id_: str, body: bytes) -> None:
+    def test_accepts_what_the_library_signs(self, secret: str, id_: str, body: bytes) -> None:
         headers = {
             "Webhook-Id": id_,
             "Webhook-Timestamp": str(TIMESTAMP),
@@ -91,7 +93,7 @@ class TestVerifying:
         assert verify([secret], headers, body, now=NOW).id == id_
 
     @pytest.mark.parametrize("place", range(3))
-    def test_takes_any_of_several_secrets(self, place: int) -> None:
+    def test_accepts_any_of_several_secrets(self, place: int) -> None:
         secrets = [new_secret() for _ in range(3)]
         headers = headers_for([secrets[place]], "m1", BODY)
         assert verify(secrets, headers, BODY).id == "m1"
@@ -105,7 +107,7 @@ class TestVerifying:
             f"v1,!!!! v1, v1 {SIGNATURE}",
         ],
     )
-    def test_takes_any_of_several_signatures(self, signatures: str) -> None:
+    def test_accepts_any_of_several_signatures(self, signatures: str) -> None:
         verify([SECRET], EXAMPLE | {"webhook-signature": signatures}, BODY, now=NOW)
 
     @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ class TestVerifying:
             {"webhook-signature": " ".join(["v1,aaaa"] * 32 + [SIGNATURE])},
         ],
     )
-    def test_refuses_what_was_changed_on_the_way(self, changed: dict[str, str]) -> None:
+    def test_refuses_a_message_that_was_changed(self, changed: dict[str, str]) -> None:
         with pytest.raises(SignatureWrong) as refusal:
             verify([SECRET], EXAMPLE | changed, BODY, now=NOW)
         assert refusal.value.retry is RetryAdvice.NEVER
@@ -156,25 +158,27 @@ class TestVerifying:
         verify([SECRET], EXAMPLE, BODY, now=NOW + off)
 
     @pytest.mark.parametrize("off", [seconds(301), seconds(-301), timedelta(days=400)])
-    def test_refuses_what_is_too_old_or_comes_from_the_future(self, off: timedelta) -> None:
+    def test_refuses_a_message_that_is_too_old_or_from_the_future(self, off: timedelta) -> None:
         with pytest.raises(SignatureStale) as refusal:
             verify([SECRET], EXAMPLE, BODY, now=NOW + off)
         assert (refusal.value.off, refusal.value.tolerance) == (off.total_seconds(), 300)
 
-    def test_has_the_tolerance_that_is_asked_for(self) -> None:
+    def test_uses_the_tolerance_that_is_asked_for(self) -> None:
         verify([SECRET], EXAMPLE, BODY, now=NOW + seconds(9), tolerance=seconds(10))
         with pytest.raises(SignatureStale):
             verify([SECRET], EXAMPLE, BODY, now=NOW + seconds(11), tolerance=seconds(10))
 
     @pytest.mark.parametrize("secrets", [[], SECRET])
     def test_needs_a_list_of_secrets(self, secrets: list[str]) -> None:
-        """Without any, everything would be refused: nobody would see that it was forgotten."""
+        """Without any secret every message would be refused, and nobody would notice the
+        mistake.
+        """
         with pytest.raises(InvalidOption) as refusal:
             verify(secrets, EXAMPLE, BODY, now=NOW)
         assert refusal.value.option == "secrets"
 
     @given(headers=st.dictionaries(st.sampled_from(list(EXAMPLE)), st.text()), body=st.binary())
-    def test_refuses_everything_else_with_an_error_of_its_own(
+    def test_refuses_malformed_headers_with_its_own_error(
         self, headers: dict[str, str], body: bytes
     ) -> None:
         with pytest.raises(SignatureRefused):
@@ -197,16 +201,16 @@ class TestASecret:
         "secret",
         ["", "whsec_", "whsec_!!!!", "whsec_MfKQ9r8GKYqr", "whsec_" + "A" * 88, "pässword", "a"],
     )
-    def test_that_is_none_is_refused_without_being_repeated(self, secret: str) -> None:
+    def test_that_is_invalid_is_refused_without_being_repeated(self, secret: str) -> None:
         with pytest.raises(SecretInvalid) as refusal:
             sign(secret, ID, 1, BODY)
         assert not secret or secret not in str(refusal.value).split()
         assert refusal.value.__cause__ is None
 
 
-class TestAnId:
+class TestAMessageId:
     @pytest.mark.parametrize("text", ["01JB7Q", "user-1:7", "a_b~c", "msg,1"])
-    def test_is_the_text_itself_where_that_can_be(self, text: str) -> None:
+    def test_is_the_text_itself_where_possible(self, text: str) -> None:
         assert message_id(text) == text
 
     @pytest.mark.parametrize("text", ["a.b", "a b", "ä", "a%b", "a/b", "a\nb"])
@@ -214,17 +218,17 @@ class TestAnId:
         assert sign(SECRET, message_id(text), 1, BODY)
 
     @given(one=st.text(), other=st.text())
-    def test_is_another_for_another_text(self, one: str, other: str) -> None:
+    def test_differs_for_another_text(self, one: str, other: str) -> None:
         assert (message_id(one) == message_id(other)) == (one == other)
 
 
 class TestADerivedSecret:
-    def test_is_one_of_its_own_for_each_purpose(self) -> None:
+    def test_differs_for_each_purpose(self) -> None:
         purposes = ("push", "callback", "outbox", "reviewer")
         made = {derived(SECRET, purpose) for purpose in purposes}
         assert len(made | {SECRET}) == len(purposes) + 1
 
-    def test_is_the_same_each_time_and_signs_as_any_other(self) -> None:
+    def test_is_the_same_each_time_and_signs_like_any_other(self) -> None:
         secret = derived(SECRET, "push")
         assert secret == derived(SECRET, "push")
         headers = headers_for([secret], "m1", BODY)
@@ -233,6 +237,6 @@ class TestADerivedSecret:
             with pytest.raises(SignatureWrong):
                 verify([other], headers, BODY)
 
-    def test_of_what_is_none_is_refused(self) -> None:
+    def test_from_an_invalid_secret_is_refused(self) -> None:
         with pytest.raises(SecretInvalid):
             derived("whsec_short", "push")

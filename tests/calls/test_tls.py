@@ -1,4 +1,4 @@
-"""The address is pinned, and the certificate is still that of the name."""
+"""The address is pinned, and the certificate must still be for the name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def authority() -> trustme.CA:
 
 
 def certified(authority: trustme.CA, *names: str) -> ssl.SSLContext:
-    """What a server needs to show a certificate for *names*."""
+    """The TLS context of a server with a certificate for *names*."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(*names).configure_cert(context)  # pyright: ignore[reportUnknownMemberType] -- also for pyOpenSSL, which is not here
     return context
@@ -35,12 +35,14 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
 
 
 def calling(authority: trustme.CA, *, allow: Sequence[str] = ("127.0.0.1",)) -> Caller:
-    """A caller for which every name is at this machine."""
+    """A caller for which every name resolves to this machine."""
     return Caller(allow=allow, resolve=answering("127.0.0.1"), tls=trusting(authority))
 
 
 class TestACallOverTls:
-    async def test_asks_for_the_name_and_takes_its_certificate(self, authority: trustme.CA) -> None:
+    async def test_asks_for_the_name_and_accepts_its_certificate(
+        self, authority: trustme.CA
+    ) -> None:
         here = receiving(Receiver(), tls=certified(authority, "worker.example.com"))
         async with here as receiver, calling(authority) as caller:
             answer = await caller.post(receiver.url("worker.example.com", scheme="https"), b"work")
@@ -49,7 +51,7 @@ class TestACallOverTls:
         assert receiver.requests[0].headers["host"].startswith("worker.example.com:")
 
     async def test_refuses_the_certificate_of_another_name(self, authority: trustme.CA) -> None:
-        """Even if it is at the right address, and even if it is one for that address."""
+        """It is refused even from the right address, and even if it is valid for that address."""
         here = receiving(Receiver(), tls=certified(authority, "other.example.com", "127.0.0.1"))
         async with here as receiver, calling(authority) as caller:
             with pytest.raises(
@@ -62,7 +64,9 @@ class TestACallOverTls:
     async def test_does_not_use_the_connection_of_one_name_for_another(
         self, authority: trustme.CA
     ) -> None:
-        """Both are at one address, as behind a load balancer; each shows what it is."""
+        """Both names have one address, as behind a load balancer, and each has its own
+        certificate.
+        """
         here = receiving(Receiver(), tls=certified(authority, "a.example.com"))
         async with here as receiver, calling(authority) as caller:
             await caller.post(receiver.url("a.example.com", scheme="https"), b"")
@@ -79,20 +83,20 @@ class TestACallOverTls:
                 await caller.post(receiver.url("worker.example.com", scheme="https"), b"work")
         assert receiver.requests == []
 
-    async def test_trusts_the_usual_authorities_by_itself(self, authority: trustme.CA) -> None:
+    async def test_trusts_the_systems_authorities_by_default(self, authority: trustme.CA) -> None:
         """A private authority is not one of them."""
         here = receiving(Receiver(), tls=certified(authority, "127.0.0.1"))
         async with here as receiver, Caller(allow=["127.0.0.1"]) as caller:
             with pytest.raises(CallFailed, match="certificate verify failed"):
                 await caller.post(receiver.url(scheme="https"), b"work")
 
-    async def test_takes_a_certificate_for_an_address(self, authority: trustme.CA) -> None:
+    async def test_accepts_a_certificate_for_an_address(self, authority: trustme.CA) -> None:
         here = receiving(Receiver(), tls=certified(authority, "127.0.0.1"))
         async with here as receiver, calling(authority) as caller:
             assert (await caller.post(receiver.url(scheme="https"), b"")).status == 200
 
     async def test_is_not_made_where_calls_may_not_go(self, authority: trustme.CA) -> None:
-        """A good certificate gives no permission."""
+        """A valid certificate gives no permission."""
         here = receiving(Receiver(), tls=certified(authority, "worker.example.com"))
         async with here as receiver, calling(authority, allow=[]) as caller:
             with pytest.raises(CallRefused):
@@ -111,7 +115,7 @@ class TestACallOverTls:
 
 
 async def answer_plainly(listening: socket.socket) -> bytes:
-    """Answer whatever comes first without TLS; return what that was."""
+    """Answers the first bytes without TLS; returns those bytes."""
     listening.setblocking(False)
     loop = asyncio.get_running_loop()
     connection, _ = await loop.sock_accept(listening)

@@ -1,1 +1,1 @@
-"""`towpath demo`."""
+"""Tests of `towpath demo`."""

@@ -1,4 +1,4 @@
-"""`towpath demo`, whole: real processes, a worker and the store killed, and what the table says."""
+"""`towpath demo` as a whole: real processes, a worker and Redis killed, and the resulting table."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ SMALL = (
 
 @pytest.fixture
 def towpath(tmp_path: Path) -> Command:
-    """The settings of whoever runs it mean nothing to the demo: here they would break it."""
+    """Settings in the environment of the user must not affect the demo; these would break it."""
     (tmp_path / "towpath.toml").write_text("port = 1\n")
     command = Command("redis://nowhere.invalid", tmp_path)
     command.env["TMPDIR"] = str(tmp_path)
@@ -29,7 +29,7 @@ def by_application(ran: Ran) -> dict[str, dict[str, Any]]:
     return {row["application"]: row for row in ran.objects}
 
 
-def test_everything_is_kept_though_a_worker_and_the_store_are_killed(
+def test_everything_is_kept_though_a_worker_and_redis_are_killed(
     towpath: Command, tmp_path: Path
 ) -> None:
     ran = towpath("demo", *SMALL)
@@ -49,8 +49,8 @@ def test_everything_is_kept_though_a_worker_and_the_store_are_killed(
 
 
 @slow
-def test_a_loss_is_seen(towpath: Command) -> None:
-    """Somebody takes a timer away: the table says so, and so does the exit code."""
+def test_a_loss_is_reported(towpath: Command) -> None:
+    """The test removes a timer: the table and the exit code show the loss."""
     ran = towpath("demo", *SMALL, "--plant-loss")
     rows = by_application(ran)
     assert (rows["timers"]["sent"], rows["timers"]["done"], rows["timers"]["lost"]) == (5, 4, 1)

@@ -1,4 +1,4 @@
-"""What the demo counts: each fault that there can be is a number of its own."""
+"""The numbers of the demo: each kind of fault has a number of its own."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ ANN = [("ann", 1), ("ann", 2)]
 
 
 def told(*steps: tuple[str, int]) -> list[Note]:
-    """What happened to messages of one user, one step per millisecond."""
+    """The history of one user's messages, one step per millisecond."""
     return [
         {"what": f"message.{what}", "user": "ann", "number": number, "at": at, "token": at}
         for at, (what, number) in enumerate(steps)
@@ -21,39 +21,41 @@ IN_ORDER = told(("begun", 1), ("ended", 1), ("begun", 2), ("ended", 2))
 
 
 class TestMessages:
-    def test_that_all_came_in_order_are_no_fault(self) -> None:
+    def test_messages_in_order_are_no_fault(self) -> None:
         row = facts.messages(IN_ORDER, ANN, ANN, completed=2)
         assert (row.sent, row.done, row.lost, row.doubled, row.again) == (2, 2, 0, 0, 0)
         assert row.misordered == 0
         assert row.kept
 
-    def test_one_without_an_answer_is_lost(self) -> None:
+    def test_a_message_without_an_answer_is_lost(self) -> None:
         row = facts.messages(IN_ORDER[:2], ANN, ANN[:1], completed=1)
         assert (row.lost, row.kept) == (1, False)
 
-    def test_one_that_is_answered_without_an_attempt_is_lost(self) -> None:
+    def test_a_message_that_is_answered_without_an_attempt_is_lost(self) -> None:
         assert facts.messages(IN_ORDER[:2], ANN, ANN, completed=2).lost == 1
 
-    def test_one_that_was_completed_twice_is_doubled(self) -> None:
+    def test_a_message_that_is_completed_twice_is_doubled(self) -> None:
         row = facts.messages(IN_ORDER, ANN, ANN, completed=3)
         assert (row.doubled, row.kept) == (1, False)
 
-    def test_one_that_began_again_after_a_crash_is_no_fault(self) -> None:
+    def test_a_message_that_is_begun_again_after_a_crash_is_no_fault(self) -> None:
         notes = told(("begun", 1), ("begun", 1), ("ended", 1), ("begun", 2), ("ended", 2))
         row = facts.messages(notes, ANN, ANN, completed=2)
         assert (row.again, row.misordered, row.kept) == (1, 0, True)
 
-    def test_one_that_began_before_the_end_of_its_predecessor_is_out_of_order(self) -> None:
+    def test_a_message_that_is_begun_before_the_end_of_its_predecessor_is_out_of_order(
+        self,
+    ) -> None:
         notes = told(("begun", 1), ("begun", 2), ("ended", 1), ("ended", 2))
         row = facts.messages(notes, ANN, ANN, completed=2)
         assert (row.misordered, row.kept) == (1, False)
 
-    def test_one_that_began_again_after_a_later_one_is_out_of_order(self) -> None:
+    def test_a_message_that_is_begun_again_after_a_later_one_is_out_of_order(self) -> None:
         steps = [("begun", 1), ("ended", 1), ("begun", 2), ("ended", 2), ("begun", 1)]
         row = facts.messages(told(*steps), ANN, ANN, completed=2)
         assert (row.misordered, row.kept) == (1, False)
 
-    def test_an_attempt_that_was_given_up_and_wakes_up_late_is_known_by_its_token(self) -> None:
+    def test_an_abandoned_attempt_that_goes_on_late_is_recognised_by_its_token(self) -> None:
         late = [{**fact, "at": 9} for fact in told(("begun", 1))]
         row = facts.messages([*IN_ORDER, *late], ANN, ANN, completed=2)
         assert (row.again, row.misordered, row.kept) == (1, 0, True)
@@ -64,32 +66,32 @@ def fired(number: int, *, at: int, due: int) -> Note:
 
 
 class TestTimers:
-    def test_the_latest_one_gives_the_delay(self) -> None:
+    def test_the_latest_timer_gives_the_delay(self) -> None:
         notes = [fired(1, at=1_010, due=1_000), fired(2, at=1_250, due=1_000)]
         row = facts.timers(notes, [1, 2], completed=2)
         assert (row.done, row.late, row.kept) == (2, 0.25, True)
 
-    def test_one_that_never_ran_is_lost(self) -> None:
+    def test_a_timer_that_never_ran_is_lost(self) -> None:
         assert facts.timers([fired(1, at=1, due=1)], [1, 2], completed=1).lost == 1
 
-    def test_one_before_its_time_is_out_of_order(self) -> None:
+    def test_a_timer_that_ran_before_its_time_is_out_of_order(self) -> None:
         row = facts.timers([fired(1, at=999, due=1_000)], [1], completed=1)
         assert (row.misordered, row.kept) == (1, False)
 
-    def test_one_that_was_completed_twice_is_doubled(self) -> None:
+    def test_a_timer_that_is_completed_twice_is_doubled(self) -> None:
         notes = [fired(1, at=1, due=1), fired(1, at=2, due=1)]
         row = facts.timers(notes, [1], completed=2)
         assert (row.doubled, row.again) == (1, 1)
 
 
-class TestTheOthers:
+class TestOtherApplications:
     def test_a_review_is_done_once_github_has_it(self) -> None:
         assert facts.reviews(["a", "b"], ["a", "b"], ["a"]).lost == 1
 
-    def test_a_review_that_github_has_twice_is_doubled(self) -> None:
+    def test_a_review_that_is_on_github_twice_is_doubled(self) -> None:
         assert facts.reviews(["a"], ["a"], ["a", "a"]).doubled == 1
 
-    def test_a_file_is_done_if_it_is_there_as_it_was_sent(self) -> None:
+    def test_a_file_is_done_if_it_is_stored_as_it_was_sent(self) -> None:
         row = facts.uploads(["a", "b"], ["a", "b", "b"], ["a"])
         assert (row.lost, row.doubled) == (1, 1)
 
@@ -98,7 +100,7 @@ class TestTheOthers:
         assert (row.done, row.lost, row.doubled, row.again) == (2, 1, 1, 2)
 
 
-def test_a_note_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
+def test_a_truncated_line_is_left_out(tmp_path: Path) -> None:
     """Its process was killed while it wrote."""
     whole = json.dumps({"what": "timer", "at": 1})
     (tmp_path / "7.notes").write_text(f'{whole}\n{{"what": "ti')

@@ -1,4 +1,4 @@
-"""The newest and the oldest server: what holds for one must hold for the other."""
+"""The newest and the oldest server program; tests of the package run with both."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Other processes for the tests: what they run, and whether they have ended."""
+"""Starts other processes for tests, and tells whether a process has ended."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.programs import Bounded
 
-# Starts a server on a data directory, says its pid, and stays until its standard input ends.
+# Starts a server on a data directory, prints its pid, and stays until its standard input is closed.
 OWNER = """
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ print(server.pid, flush=True)
 sys.stdin.read()
 """
 
-# The same on a system that does not end a child with its parent.
+# The same, on a system that does not end a child with its parent.
 OWNER_WITHOUT_DEATH_SIGNAL = "import sys; sys.platform = 'other'\n" + OWNER
 
 
@@ -42,7 +42,7 @@ def first_number(process: subprocess.Popen[str]) -> int:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone; a dead one that nobody has collected yet counts as gone."""
+    """Whether a process is gone; a zombie counts as gone."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Requests to an S3 server, signed as AWS documents it (Signature Version 4)."""
+"""Sends requests to an S3 server, signed as AWS documents it (Signature Version 4)."""
 
 import hashlib
 import hmac
@@ -14,7 +14,7 @@ _SERVICE = ("us-east-1", "s3", "aws4_request")
 def ask(
     url: str, method: str, path: str, body: bytes = b"", *, access: str, secret: str
 ) -> tuple[int, bytes]:
-    """Status and body of the answer."""
+    """The status and body of the answer."""
     place = urlsplit(url).netloc
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     digest = hashlib.sha256(body).hexdigest()
@@ -49,5 +49,5 @@ def _sent(
 
 
 def plain(port: int, path: str, method: str = "GET") -> int:
-    """The status of a request without any key."""
+    """The status of an unsigned request."""
     return _sent(f"127.0.0.1:{port}", method, path, b"", {})[0]

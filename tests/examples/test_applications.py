@@ -1,4 +1,4 @@
-"""The programs of `examples/messages` and `examples/issues`, on a server."""
+"""Runs the programs of `examples/messages` and `examples/issues` with a server."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Sentences of pages that name values of the code: they name all of them, and the right ones."""
+"""Sentences of the docs that list values of the code: the lists are complete and correct."""
 
 import re
 import tomllib
@@ -57,7 +57,7 @@ NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven")
 
 
 def rows_of(text: str) -> dict[str, dict[str, float]]:
-    """The figures of the table of queues, by queue and column."""
+    """The figures in the table of queues, by queue and column."""
     lines = text.partition("<!-- peers")[2].partition("<!-- /peers")[0].splitlines()
     table = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
     columns = [name.partition(",")[0] for name in table[0]]
@@ -74,7 +74,7 @@ def ahead_in(column: str, rows: dict[str, dict[str, float]]) -> set[str]:
     return {name for name, row in rows.items() if (row.get(column, ours) - ours) * sign > 0}
 
 
-def test_the_comparison_names_everybody_who_is_ahead() -> None:
+def test_the_comparison_names_every_queue_that_is_ahead() -> None:
     text = (ROOT / "docs" / "comparison.md").read_text()
     rows = rows_of(text)
     table = text.partition("| ahead of Towpath |\n")[2].partition("\n\n")[0]
@@ -84,7 +84,7 @@ def test_the_comparison_names_everybody_who_is_ahead() -> None:
     assert named == {column: names for column, names in wanted.items() if names}
 
 
-def test_the_readme_counts_everybody_who_is_ahead() -> None:
+def test_the_readme_counts_every_queue_that_is_ahead() -> None:
     text = (ROOT / "README.md").read_text()
     told = re.sub(r"\s+", " ", text).partition("Ahead of Towpath are ")[2].partition(". ")[0]
     counts = {column: number for number, column in re.findall(
@@ -110,7 +110,7 @@ def test_the_other_queues_send_a_command_or_more_for_each_job_that_they_run() ->
 # ── others ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_page_says_how_often_a_waiting_worker_looks() -> None:
+def test_the_page_says_how_often_a_waiting_worker_polls() -> None:
     text = (ROOT / "docs" / "explanation" / "promises.md").read_text()
     assert re.findall(r"least every (\d+) s", text) == [f"{WAIT_CAP.total_seconds():.0f}"]
 

@@ -1,6 +1,5 @@
-"""Every command line on a page and in a help text is one that the real parser
-takes: the command, its options, and the value of each option by what the option means. Those of
-`examples/deploy` are in `test_deploy.py`.
+"""Every command line on a page and in a help text is accepted by the real parser: the command, its
+options, and the value of each option. Those of `examples/deploy` are in `test_deploy.py`.
 """
 
 import re
@@ -52,14 +51,14 @@ UsageError: Any = typer.BadParameter.__base__
 
 
 class Line(NamedTuple):
-    """The words behind `towpath`."""
+    """The words after `towpath`."""
 
     words: tuple[str, ...]
     is_mention: bool
     """Whether it is named in a sentence, where arguments may be left out."""
 
 
-# ── finding them ─────────────────────────────────────────────────────────────────────────
+# ── finding command lines ────────────────────────────────────────────────────────────────
 
 _BLOCK = re.compile(r"^(?: {4,}|\$ )?((?:.*[\s/(\"'])?towpath [a-z-].*)$")
 _FENCE = re.compile(r"^\s*```(\w*)")
@@ -93,7 +92,7 @@ def _in_source(path: Path) -> Iterator[Line]:
 
 
 def commands_in(text: str, *, is_mention: bool) -> Iterator[Line]:
-    """The commands of a line of a shell; `show|move` is two of them."""
+    """The commands in a line of a shell; `show|move` is two of them."""
     for inner in _SUBSTITUTED.findall(text):
         yield from commands_in(inner, is_mention=is_mention)
     text = _SUBSTITUTED.sub("substituted", text).replace("$PWD", "/srv")
@@ -120,12 +119,12 @@ def _alternatives(words: list[str], *, is_mention: bool) -> Iterator[Line]:
             for one in word.split("¦"):
                 yield Line((*words[:place], one, *words[place + 1 :]), is_mention)
             return
-    # The parser itself obeys --install-completion: it would write into the profile.
+    # The parser itself would obey --install-completion and write into the profile.
     if words and not any("⇥" in word or word.endswith("-completion") for word in words):
         yield Line(tuple(words), is_mention)
 
 
-# ── reading them as the program does ─────────────────────────────────────────────────────
+# ── parsing command lines ────────────────────────────────────────────────────────────────
 
 
 @cache
@@ -134,7 +133,7 @@ def _root() -> Any:
 
 
 def refusal(line: Line) -> str | None:
-    """What the parser or the meaning of an option says against it."""
+    """The error of the parser, or of the value of an option."""
     context, command, rest = None, _root(), list(line.words)
     name = "towpath"
     try:
@@ -168,7 +167,7 @@ _SHORTENED = ("MissingParameter", "NoArgsIsHelpError", "BadOptionUsage")
 
 
 def read_value(words: str, param: Any, value: Any) -> None:
-    """Read it as the command does. Raises where the command would refuse it."""
+    """Reads the value as the command does. Raises an error where the command would refuse it."""
     if "[setting" in (param.help or ""):
         _read_setting(param, value)
     elif param.metavar in _READ:
@@ -238,13 +237,13 @@ def known_options() -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_command_lines_of_a_page_mean_what_they_say(path: Path) -> None:
+def test_the_command_lines_of_a_page_are_valid(path: Path) -> None:
     if path.name != OF_ANOTHER:
         wrong = {line.words: said for line in lines_of(path) if (said := refusal(line))}
         assert wrong == {}
 
 
-def test_the_examples_of_every_help_text_mean_what_they_say() -> None:
+def test_the_examples_of_every_help_text_are_valid() -> None:
     seen, wrong = 0, dict[str, str]()
 
     def look(command: Any) -> None:
@@ -264,7 +263,7 @@ def test_the_examples_of_every_help_text_mean_what_they_say() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_options_that_a_page_mentions_exist_and_take_their_value(path: Path) -> None:
+def test_the_options_that_a_page_mentions_exist_and_accept_their_value(path: Path) -> None:
     known = known_options()
     for name, value in _OPTION.findall(path.read_text()):
         if name in FOREIGN or path.name == OF_ANOTHER:
@@ -300,7 +299,7 @@ def mentions_in(text: str) -> Iterator[Line]:
             yield from commands_in(_PLACEHOLDER.sub("any", words), is_mention=is_mention)
 
 
-def test_the_commands_that_messages_and_the_dashboard_name_mean_what_they_say() -> None:
+def test_the_commands_that_messages_and_the_dashboard_name_are_valid() -> None:
     seen, wrong = 0, dict[tuple[str, tuple[str, ...]], str]()
     for path in SHOWN:
         for line in mentions_in(path.read_text()):
@@ -339,7 +338,7 @@ def test_enough_command_lines_are_found() -> None:
         "towpath timers show|vanish order.timeout order-7",
     ],
 )
-def test_a_line_that_is_wrong_is_noticed(text: str) -> None:
+def test_an_invalid_command_line_is_found(text: str) -> None:
     assert any(refusal(line) for line in commands_in(text, is_mention=False))
 
 
@@ -352,5 +351,5 @@ def test_a_line_that_is_wrong_is_noticed(text: str) -> None:
         "towpath worker shop:app & first=$!",
     ],
 )
-def test_a_line_that_is_right_is_taken(text: str) -> None:
+def test_a_valid_command_line_is_accepted(text: str) -> None:
     assert [refusal(line) for line in commands_in(text, is_mention=False)] == [None]

@@ -1,4 +1,6 @@
-"""The files of `examples/deploy`: what they name is there, and they stop things in good order."""
+"""The files of `examples/deploy`: the names in them exist, and they stop processes in an orderly
+way.
+"""
 
 import json
 import re
@@ -64,7 +66,7 @@ def expressions() -> list[Any]:
 
 
 def refused(text: str) -> list[str]:
-    """What is wrong with an expression: syntax, metrics and labels that there are not."""
+    """What is wrong with an expression: syntax, or unknown metrics and labels."""
     plain = text.replace("$__rate_interval", "5m").replace("$queue", ".*")
     try:
         promql_parser.parse(plain)
@@ -82,7 +84,7 @@ def refused(text: str) -> list[str]:
 
 class TestMonitoring:
     @pytest.mark.parametrize("text", expressions())
-    def test_an_expression_names_what_there_is(self, text: str) -> None:
+    def test_an_expression_uses_metrics_and_labels_that_exist(self, text: str) -> None:
         assert refused(text) == []
 
     @pytest.mark.parametrize(
@@ -94,10 +96,10 @@ class TestMonitoring:
             ("towpath_job_seconds > 1", "towpath_job_seconds"),
         ],
     )
-    def test_one_that_names_something_else_is_noticed(self, text: str, wrong: str) -> None:
+    def test_an_expression_with_an_unknown_metric_is_found(self, text: str, wrong: str) -> None:
         assert refused(text) == [wrong]
 
-    def test_one_that_is_no_promql_is_noticed(self) -> None:
+    def test_an_expression_that_is_no_promql_is_found(self) -> None:
         assert refused("sum by queue (towpath_queue_depth)")
 
     def test_every_metric_of_the_engine_is_shown_or_alerted_on(self) -> None:
@@ -115,7 +117,7 @@ class TestMonitoring:
         page = (ROOT / "docs" / "how-to" / "monitor.md").read_text()
         assert set(re.findall(r"`(Towpath\w+)`", page)) <= set(names)
 
-    def test_panels_do_not_lie_over_each_other(self) -> None:
+    def test_panels_do_not_overlap(self) -> None:
         taken: set[tuple[int, int]] = set()
         for panel in panels():
             at = panel["gridPos"]
@@ -149,7 +151,7 @@ def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def commands() -> dict[str, list[str]]:
-    """The words behind `towpath`, by where they are."""
+    """The words after `towpath`, by where they are."""
     found = {
         name: unit(name)["Service"]["ExecStart"].split()[1:]
         for name in ("towpath-server.service", "towpath-worker@.service")
@@ -164,13 +166,13 @@ def commands() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("where", commands())
-def test_a_command_means_what_it_says(where: str) -> None:
+def test_a_command_is_valid(where: str) -> None:
     words = [word.replace("%H", "host").replace("%i", "1") for word in commands()[where]]
     assert refusal(Line(tuple(words), is_mention=False)) is None
 
 
 @pytest.mark.parametrize("path", [*HOW_TO, *sorted(DEPLOY.iterdir())], ids=lambda path: path.name)
-def test_a_variable_is_one_of_a_setting(path: Path) -> None:
+def test_a_variable_belongs_to_a_setting(path: Path) -> None:
     known: set[str] = set()
     for leaf in leaves(groups(Core())):
         known |= {*leaf.variables, *(f"{name}_FILE" for name in leaf.variables)}
@@ -191,17 +193,17 @@ def test_pods_and_units_wait_longer_than_what_they_stop() -> None:
     assert stopping["server"] > 10 + 5
 
 
-def test_probes_ask_what_answers_without_a_key() -> None:
+def test_probes_use_paths_that_need_no_key() -> None:
     asked = {
         one[probe]["httpGet"]["path"]
         for _, one in containers()
         for probe in ("livenessProbe", "readinessProbe")
         if probe in one
     }
-    assert asked == {"/livez", "/readyz", "/metrics"}  # the last of a worker, whose has no key
+    assert asked == {"/livez", "/readyz", "/metrics"}  # the last of a worker, whose port has no key
 
 
-def test_the_image_is_built_of_extras_that_there_are() -> None:
+def test_the_image_is_built_with_extras_that_exist() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     [named] = re.findall(r"/src\[([\w,]+)\]", text)

@@ -52,9 +52,9 @@ async def test_the_scripts_of_a_space_run(server: EmbeddedServer, tmp_path: Path
         assert await upload.read("chunk", number=3) == b"data"
 
 
-def test_nobody_is_sent_to_an_index_that_does_not_have_the_package() -> None:
-    """It is installed from a clone, by a path. Until it is published, its name in an index is
-    nobody's, or another project's.
+def test_no_document_installs_the_package_from_an_index() -> None:
+    """It is installed from a clone, by a path. Until it is published, its name in an index is free,
+    or another project's.
     """
     written = [path for path in DOCUMENTS if "reference" not in path.parts]
     texts = [*written, *(ROOT / "examples").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
@@ -79,13 +79,13 @@ class TestTheReadme:
     def test_has_no_long_lines(self) -> None:
         assert [line for line in README.read_text().splitlines() if len(line) > 120] == []
 
-    def test_uses_no_variable_before_it_says_what_it_is(self) -> None:
+    def test_defines_variables_before_it_uses_them(self) -> None:
         text = README.read_text()
         for used in re.finditer(r"\$(?:\{)?([A-Za-z_]\w*)", text):
             before = text[: used.start()]
             assert re.search(rf"(?:\b{used[1]}=|`{used[1]}`)", before), used[1]
 
-    def test_names_only_extras_that_there_are(self) -> None:
+    def test_names_only_extras_that_exist(self) -> None:
         text = README.read_text()
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         there = set(extras["optional-dependencies"])
@@ -95,7 +95,7 @@ class TestTheReadme:
         table = text.partition("| extra |")[2].partition("\n\n")[0]
         assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == there - {"dev", "docs"}
 
-    def test_names_only_targets_that_there_are(self) -> None:
+    def test_names_only_make_targets_that_exist(self) -> None:
         makefile = (ROOT / "Makefile").read_text()
         for target in re.findall(r"(?:^    |`)make (\w+)", README.read_text(), re.MULTILINE):
             assert f"\n{target}:" in makefile, target
@@ -109,7 +109,7 @@ def test_a_picture_is_small(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_links_of_a_document_lead_somewhere(path: Path) -> None:
+def test_the_links_of_a_document_have_targets(path: Path) -> None:
     for target in LINK.findall(path.read_text()):
         assert (path.parent / target).exists(), target
 
@@ -121,9 +121,9 @@ def test_the_links_of_a_document_lead_somewhere(path: Path) -> None:
         (["PORT=9000"], "towpath up --port 9000"),
     ],
 )
-def test_make_up_starts_the_product(given: list[str], started: str) -> None:
-    """What it starts is tried in tests/server. Asked without what a make around us would add, and
-    with the PORT that many have in their environment for something else.
+def test_make_up_runs_towpath_up(given: list[str], started: str) -> None:
+    """tests/server tries what it starts. It runs here without the variables of an outer make, and
+    with the PORT that many have in their environment for another program.
     """
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     asked, env = ["make", "-n", "up", *given], env | {"PORT": "3000"}
@@ -140,13 +140,15 @@ APPLICATION = "write-an-application.md"
 
 
 def commands() -> set[str]:
-    """Nouns and verbs, as the page of the command line has them."""
+    """Nouns and verbs, as the reference page of the command line lists them."""
     page = (ROOT / "docs" / "reference" / "cli.md").read_text()
     return set(re.findall(r"^## towpath ([a-z -]+)$", page, re.MULTILINE))
 
 
 def unknown(text: str) -> list[str]:
-    """The commands in *text* that there are not. Behind a verb without a noun comes anything."""
+    """The commands in *text* that do not exist. A verb without a noun may be followed by
+    anything.
+    """
     known, found = commands(), list[str]()
     groups = {name.split()[0] for name in known if " " in name}
     for words in COMMAND.findall(text):
@@ -164,6 +166,6 @@ def test_the_commands_of_a_document_exist(path: Path) -> None:
         assert unknown(path.read_text()) == []
 
 
-def test_a_command_that_is_gone_is_noticed() -> None:
+def test_a_command_that_does_not_exist_is_found() -> None:
     told = "`towpath gone`\n    towpath jobs vanish\n$ towpath queues mails\n`towpath dead list`"
     assert unknown(told) == ["gone", "jobs vanish"]

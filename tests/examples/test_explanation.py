@@ -1,4 +1,4 @@
-"""What the pages of explanation name is there: modules, classes, functions and scripts."""
+"""The names in the pages of explanation exist: modules, classes, functions and scripts."""
 
 import re
 from importlib import import_module
@@ -15,7 +15,7 @@ SCRIPT = re.compile(r"`lua/([\w/]+\.lua)`")
 
 
 def found(name: str) -> Any:
-    """What *name* stands for. Raises ImportError, AttributeError."""
+    """The object with that *name*. Raises ImportError, AttributeError."""
     module, _, rest = name.partition(".")
     thing = import_module(module)
     for part in rest.split("."):
@@ -41,12 +41,12 @@ def test_every_name_of_an_explanation_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["life-of-a-job", "lanes", "the-ledger", "the-outbox", "engine"])
-def test_a_page_names_its_hops(topic: str) -> None:
+def test_a_page_names_the_steps_of_its_path(topic: str) -> None:
     text = (ROOT / "docs" / "explanation" / f"{topic}.md").read_text()
     assert len(set(NAME.findall(text))) >= 5
 
 
 @pytest.mark.parametrize("name", ["towpath.engine.gone", "towpath.engine.engine.Engine.gone"])
-def test_a_name_that_is_gone_is_noticed(name: str) -> None:
+def test_a_name_that_does_not_exist_is_found(name: str) -> None:
     with pytest.raises((ImportError, AttributeError)):
         found(name)

@@ -1,4 +1,6 @@
-"""The programs of `examples/ideas` print what they say; and every example is in the list of all."""
+"""The programs of `examples/ideas` print what their docstrings say, and every example is in the
+list.
+"""
 
 import ast
 import sys
@@ -24,7 +26,7 @@ def test_an_example_prints_what_its_docstring_says(program: Path) -> None:
 
 
 def test_the_list_has_every_example() -> None:
-    """A program by its path, what belongs to several by its folder."""
+    """Programs are listed by path, examples of several files by folder."""
     text = (EXAMPLES / "README.md").read_text()
     programs = [
         str(path.relative_to(EXAMPLES))

@@ -1,5 +1,6 @@
-"""The files of `examples/deploy` as those read them who run them: Kubernetes and compose by their
-own schemas, systemd by its own check, the Dockerfile by a linter. Each check finds what is planted.
+"""The files of `examples/deploy`, checked by the tools that read them: Kubernetes and compose by
+their own schemas, systemd by its own check, the Dockerfile by a linter. Each check finds a planted
+fault.
 """
 
 import copy
@@ -35,7 +36,7 @@ REMOVED = object()
 
 
 def spoilt(told: Any, place: str, value: object) -> Any:
-    """A copy with another *value* at that place, or with nothing there."""
+    """A copy with another *value* at that place, or without it."""
     copied: Any = copy.deepcopy(told)
     *steps, last = (int(step) if step.isdigit() else step for step in place.split("."))
     at = copied
@@ -56,7 +57,7 @@ def manifests() -> list[dict[str, Any]]:
 
 
 def refused(manifest: dict[str, Any], version: str) -> list[str]:
-    """What an API server of that version would not take."""
+    """What an API server of that version would refuse."""
     try:
         validate(manifest, version, strict=True)
     except ValidationError as error:
@@ -67,14 +68,14 @@ def refused(manifest: dict[str, Any], version: str) -> list[str]:
 
 
 def pods(all_of: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The templates of pods, with what they belong to."""
+    """Templates of pods, with the names of their owners."""
     for manifest in all_of:
         if "template" in manifest["spec"]:
             yield manifest, manifest["spec"]["template"]
 
 
 def dangling(all_of: list[dict[str, Any]]) -> list[str]:
-    """What a manifest names that there is not: no schema knows."""
+    """The names in a manifest that refer to nothing, which no schema finds."""
     labels = [pod.get("metadata", {}).get("labels", {}) for _, pod in pods(all_of)]
     ports = {port["name"] for _, pod in pods(all_of) for one in pod["spec"]["containers"]
              for port in one.get("ports", [])}  # fmt: skip
@@ -102,7 +103,7 @@ SERVER = "0.spec.template.spec.containers.0"
 
 class TestKubernetes:
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_takes_every_manifest(self, version: str) -> None:
+    def test_accepts_every_manifest(self, version: str) -> None:
         assert [why for manifest in manifests() for why in refused(manifest, version)] == []
         assert dangling(manifests()) == []
 
@@ -119,7 +120,7 @@ class TestKubernetes:
             (f"{SERVER}.env.0.name", REMOVED),
         ],
     )
-    def test_a_manifest_that_it_would_refuse_is_noticed(self, place: str, value: object) -> None:
+    def test_a_manifest_that_it_would_refuse_is_found(self, place: str, value: object) -> None:
         changed = spoilt(manifests(), place, value)
         assert [why for manifest in changed for why in refused(manifest, VERSIONS[-1])] != []
 
@@ -133,7 +134,7 @@ class TestKubernetes:
             (f"{SERVER}.readinessProbe.httpGet.port", "metrics"),
         ],
     )
-    def test_a_name_of_nothing_is_noticed(self, place: str, value: object) -> None:
+    def test_a_name_that_refers_to_nothing_is_found(self, place: str, value: object) -> None:
         assert len(dangling(spoilt(manifests(), place, value))) == 1
 
 
@@ -145,7 +146,7 @@ def composed() -> Any:
 
 
 def unfit(told: Any) -> list[str]:
-    """What the specification of compose does not allow, and what is named but not there."""
+    """What the specification of compose does not allow, and names that refer to nothing."""
     place = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
     schema = json.loads(place.read_text())
     assert schema["$schema"] == Draft202012Validator.META_SCHEMA["$id"]
@@ -169,7 +170,7 @@ def unfit(told: Any) -> list[str]:
 
 
 class TestCompose:
-    def test_is_what_the_specification_allows(self) -> None:
+    def test_allows_the_file(self) -> None:
         assert unfit(composed()) == []
 
     @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ class TestCompose:
             ("services.postgres.healthcheck", REMOVED),
         ],
     )
-    def test_a_file_that_it_does_not_allow_is_noticed(self, place: str, value: object) -> None:
+    def test_a_file_that_it_does_not_allow_is_found(self, place: str, value: object) -> None:
         assert unfit(spoilt(composed(), place, value)) != []
 
 
@@ -197,7 +198,7 @@ UNITS = ("towpath-server.service", "towpath-worker@.service")
 
 
 def misread(name: str, text: str, folder: Path) -> list[str]:
-    """What systemd has to say about a unit; the program that it starts need not be here."""
+    """What systemd reports about a unit; the program that the unit starts need not exist here."""
     here = folder / name.replace("@.", "@1.")
     here.write_text(text.replace("/srv/shop/.venv/bin/towpath", sys.executable))
     told = subprocess.run(
@@ -223,7 +224,7 @@ class TestSystemd:
             ("[Install]", "[Installed]"),
         ],
     )
-    def test_a_unit_that_it_does_not_understand_is_noticed(
+    def test_a_unit_that_it_does_not_understand_is_found(
         self, line: str, planted: str, tmp_path: Path
     ) -> None:
         text = (DEPLOY / UNITS[0]).read_text()
@@ -235,7 +236,7 @@ class TestSystemd:
 
 
 def linted(text: str) -> list[str]:
-    """What hadolint finds, with the rules of ShellCheck for what is run."""
+    """What hadolint reports, including ShellCheck for commands."""
     program = Path(sysconfig.get_path("scripts")) / "hadolint"
     told = subprocess.run(
         [program, "--no-color", "--format", "json", "-"],
@@ -245,7 +246,7 @@ def linted(text: str) -> list[str]:
 
 
 def missing(text: str) -> list[str]:
-    """What is copied or started that is not there: files, stages, commands."""
+    """What is copied or started and does not exist: files, stages, commands."""
     stages = set(re.findall(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE))
     named = re.findall(r"^COPY --from=(\S+)", text, re.MULTILINE)
     copied = re.findall(r"^COPY (?!--from)(?:--\S+ )*(.+) \S+$", text, re.MULTILINE)
@@ -262,7 +263,7 @@ def dockerfile() -> str:
 
 
 class TestTheDockerfile:
-    def test_has_nothing_that_a_linter_finds(self) -> None:
+    def test_passes_the_linter(self) -> None:
         assert linted(dockerfile()) == []
 
     @pytest.mark.parametrize(
@@ -278,20 +279,22 @@ class TestTheDockerfile:
             ("USER 10001", "USERS 10001", "DL1000"),
         ],
     )
-    def test_with_a_fault_is_noticed(self, line: str, planted: str, rule: str) -> None:
+    def test_with_a_fault_is_reported(self, line: str, planted: str, rule: str) -> None:
         assert line in dockerfile()
         assert rule in [
             finding.split()[0] for finding in linted(dockerfile().replace(line, planted))
         ]
 
-    def test_copies_and_starts_what_there_is(self) -> None:
+    def test_copies_and_starts_only_what_exists(self) -> None:
         assert missing(dockerfile()) == []
         assert missing(dockerfile().replace("COPY . ", "COPY sources ")) == ["no file sources"]
         assert missing(dockerfile().replace("--from=build", "--from=x")) == ["no stage x"]
         assert missing(dockerfile().replace('["towpath"]', '["tow"]')) == ["no command tow"]
 
-    def test_leaves_out_what_is_not_of_the_repository(self) -> None:
-        """The environment alone would be 950 MB to send, and a `towpath-data` has keys in it."""
+    def test_excludes_files_outside_of_the_repository(self) -> None:
+        """The virtual environment alone would be 950 MB to send, and a `towpath-data` has keys in
+        it.
+        """
         lines = (ROOT / ".dockerignore").read_text().splitlines()
         left_out = {line.removeprefix("**/") for line in lines}
         ignored = {line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split()}

@@ -1,5 +1,5 @@
-"""The pages about systemd and Kubernetes can be followed as they are written, on a machine that has
-no more than they ask for: nothing is used that no earlier step made.
+"""The pages about systemd and Kubernetes can be followed as written, on a machine with only the
+tools that they ask for: each step uses only what an earlier step made.
 """
 
 import os
@@ -31,7 +31,7 @@ def steps(page: str) -> list[str]:
 def test_a_server_and_a_worker_are_set_up_with_systemd(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    """All files are made in a folder, as the user of the tests."""
+    """All files are made in a folder, as the user who runs the tests."""
     etc, units, shop = tmp_path / "etc/towpath", tmp_path / "etc/systemd/system", tmp_path / "shop"
     bin = shop / ".venv" / "bin"
     for folder in (bin, units, tmp_path / "bin"):

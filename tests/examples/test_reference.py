@@ -1,4 +1,4 @@
-"""The reference pages say what the code says: `make docs` writes them."""
+"""The reference pages agree with the code; `make docs` writes them."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -26,14 +26,14 @@ LEAVES = list(leaves(groups(Core())))
 
 
 def errors_of(kind: type[TowpathError]) -> Iterator[type[TowpathError]]:
-    """The errors below *kind*, as far as their modules are loaded."""
+    """The subclasses of *kind* in the loaded modules."""
     for below in kind.__subclasses__():
         yield below
         yield from errors_of(below)
 
 
 def test_every_error_is_on_its_page() -> None:
-    """Found by the files there are: nobody keeps a list of them."""
+    """The modules are found by their files, so no list has to be kept."""
     for path in python_files(SOURCE):
         names = path.relative_to(SOURCE.parent).with_suffix("").parts
         if names[-1] != "__main__":
@@ -59,7 +59,7 @@ def test_every_setting_and_every_secret_is_on_its_page(leaf: Leaf) -> None:
 
 
 @pytest.mark.parametrize("name", [*BUILT_IN, *(name[:-1] for name in BUILT_IN)])
-def test_the_pages_writer_names_no_application(name: str) -> None:
+def test_the_generator_of_pages_names_no_application(name: str) -> None:
     for path in REFERENCE.glob("*.py"):
         names = {
             part for word in re.findall(r"[\w.]+", path.read_text()) for part in word.split(".")
@@ -71,7 +71,7 @@ PAGES = [errors_page, options_page, log_events_page, metrics_page, settings_page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.__name__)
-def test_a_page_shows_no_private_names_and_no_words_of_python(page: Callable[[], str]) -> None:
+def test_a_page_shows_no_private_names_and_no_terms_of_python(page: Callable[[], str]) -> None:
     text = page()
     assert re.findall(r"`_[A-Z]\w*`|timedelta\(|\b\d+ days, |\b\d+:\d\d:\d\d`", text) == []
 
@@ -123,5 +123,5 @@ def test_the_page_of_the_http_api_is_up_to_date() -> None:
     assert (REFERENCE / "http-api.md").read_text() == http_page()
 
 
-def test_the_tree_of_the_architecture_is_up_to_date() -> None:
+def test_the_map_of_rooms_in_the_architecture_is_up_to_date() -> None:
     assert PAGE.read_text() == architecture_page()

@@ -1,4 +1,4 @@
-"""The example of a shop: its own tests pass, and type checkers find mistakes in its use."""
+"""The example of a shop: its own tests pass, and type checkers find wrong uses."""
 
 import os
 import subprocess
@@ -48,7 +48,7 @@ Towpath(lifespan=wrong)  # refused
 """
 
 
-def test_the_shop_s_own_tests_pass() -> None:
+def test_the_shops_own_tests_pass() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", str(SHOP)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
     assert done.returncode == 0, done.stdout

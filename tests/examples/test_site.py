@@ -1,4 +1,4 @@
-"""The documentation as a site: no broken link, and nothing that comes from elsewhere."""
+"""The documentation as a site: no broken links, and nothing loaded from other servers."""
 
 import os
 import re
@@ -25,7 +25,7 @@ BROKEN = {
 
 
 def build(root: Path, to: Path) -> subprocess.CompletedProcess[str]:
-    """Build the site of *root* as `make site` does."""
+    """Builds the site of *root* as `make site` does."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     env = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "ignore"}
     return subprocess.run(
@@ -42,7 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return to
 
 
-def test_every_page_is_there_and_can_be_reached_from_the_first(site: Path) -> None:
+def test_every_page_exists_and_can_be_reached_from_the_first(site: Path) -> None:
     pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
     built = {page: page.with_suffix(".html") for page in pages if page.name != "README.md"}
     assert [page for page, made in built.items() if not (site / made).exists()] == []
@@ -52,7 +52,7 @@ def test_every_page_is_there_and_can_be_reached_from_the_first(site: Path) -> No
     assert [page for page in told if not re.search(rf"href=\"?{re.escape(str(page))}", first)] == []
 
 
-def test_every_promised_name_of_python_has_its_signature(site: Path) -> None:
+def test_every_public_name_of_python_has_its_signature(site: Path) -> None:
     page = api_page()
     names = [name for names in promised(PROMISED.read_text()).values() for name in names]
     assert len(names) > 60
@@ -62,7 +62,7 @@ def test_every_promised_name_of_python_has_its_signature(site: Path) -> None:
     assert 'id="engineclaim"' in (site / "reference" / "python-api.html").read_text()
 
 
-def test_every_script_says_what_it_promises() -> None:
+def test_every_lua_script_states_its_guarantees() -> None:
     page = scripts_page()
     assert [name for name in ARGS if f"\n## {name}\n\n" not in page] == []
     claim = page.partition("\n## claim\n")[2].partition("\n## ")[0]
@@ -70,8 +70,8 @@ def test_every_script_says_what_it_promises() -> None:
     assert "O((count" in claim
 
 
-def test_a_page_is_whole_without_a_network(site: Path) -> None:
-    """No fonts, scripts, styles or pictures from other servers."""
+def test_a_page_loads_nothing_from_other_servers(site: Path) -> None:
+    """It has no external fonts, scripts, styles or pictures."""
     loading = {
         page.name: found
         for page in site.rglob("*.html")

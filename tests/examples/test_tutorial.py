@@ -26,7 +26,7 @@ def lines() -> list[str]:
 
 
 def shell(served: RunningServer, within: Path) -> str:
-    """What the commands said, up to the first that fails. Each is on a line of its own."""
+    """The output of the commands, up to the first that fails. Each command is one line."""
     commands = [line.removeprefix("$ ") for line in lines() if line.startswith("$ ")]
     path = f"{COMMAND.parent}{os.pathsep}{os.environ['PATH']}"
     env = {
@@ -35,7 +35,7 @@ def shell(served: RunningServer, within: Path) -> str:
         "REDIS_URL": served.said["store"],
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    # Whatever happens, no worker outlives the shell.
+    # No worker may outlive the shell.
     ends = "trap 'kill -9 $(jobs -p) 2>/dev/null || true' EXIT"
     ran = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", "\n".join([ends, *commands])],
@@ -46,8 +46,8 @@ def shell(served: RunningServer, within: Path) -> str:
 
 
 @pytest.mark.timeout(_WITHIN + 100)
-def test_the_tutorial_takes_a_reader_from_a_worker_to_a_crash_survived(tmp_path: Path) -> None:
-    """And says what the page shows."""
+def test_the_tutorial_leads_from_a_first_worker_to_a_survived_crash(tmp_path: Path) -> None:
+    """Its commands print what the page shows."""
     files = dict(FILE.findall(PAGE.read_text()))
     assert set(files) == {"shop.py", "order.py"}
     for name, text in files.items():
@@ -66,7 +66,7 @@ def test_the_tutorial_takes_a_reader_from_a_worker_to_a_crash_survived(tmp_path:
     assert "Log in" in first.text
 
 
-def test_the_page_names_the_steps_that_were_promised() -> None:
+def test_the_page_has_all_its_steps() -> None:
     headings = re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)
     told = " ".join(headings).lower()
     assert all(word in told for word in ("worker", "delayed", "lane", "crash", "dashboard"))

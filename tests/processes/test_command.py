@@ -1,4 +1,6 @@
-"""A command that hangs, floods, forks or is stopped leaves nothing behind: under every loop."""
+"""A command that hangs, floods, forks or is stopped leaves nothing behind, under every event
+loop.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ if find_spec("uvloop") is not None:  # workers use it where it is installed
 LONG = minutes(10)
 every_loop = pytest.mark.parametrize("new_loop", LOOPS)
 
-# Both write their pids to the file first: the shell that hangs, and what it has begun.
+# Both write their pids to the file first: the shell that hangs, and the process that it started.
 FAMILY = "sleep 1000 & echo $$ $! > {pids}.new; mv {pids}.new {pids}; "
 HANGS = FAMILY + "wait"
 DEAF = "trap '' TERM; " + FAMILY + "while :; do wait; done"
@@ -64,7 +66,7 @@ def all_ended(pids: Path) -> bool:
 @every_loop
 class TestACommandThatTakesTooLong:
     @pytest.mark.parametrize("script", [HANGS, DEAF], ids=["hangs", "heeds no SIGTERM"])
-    def test_is_ended_with_all_that_it_started(
+    def test_is_ended_with_all_processes_that_it_started(
         self, new_loop: NewLoop, pids: Path, script: str
     ) -> None:
         with pytest.raises(CommandTimedOut) as failure:
@@ -72,7 +74,7 @@ class TestACommandThatTakesTooLong:
         assert failure.value.within == milliseconds(500)
         eventually(lambda: all_ended(pids))
 
-    def test_says_what_it_complained_about(self, new_loop: NewLoop) -> None:
+    def test_returns_what_it_wrote_to_standard_error(self, new_loop: NewLoop) -> None:
         script = "echo waiting for the model >&2; exec sleep 1000"
         with pytest.raises(CommandTimedOut) as raised:
             under(new_loop, ran("sh", "-c", script, within=milliseconds(500)))
@@ -82,7 +84,7 @@ class TestACommandThatTakesTooLong:
 @every_loop
 class TestACommandThatIsStopped:
     @pytest.mark.parametrize("script", [HANGS, DEAF], ids=["hangs", "heeds no SIGTERM"])
-    def test_is_dead_when_the_cancelled_one_goes_on(
+    def test_is_dead_before_the_cancelled_caller_goes_on(
         self, new_loop: NewLoop, pids: Path, script: str
     ) -> None:
         async def cancelled() -> bool:
@@ -97,7 +99,7 @@ class TestACommandThatIsStopped:
         assert not Path(f"/proc/{leader}").exists()  # collected, too
         eventually(lambda: all_ended(pids))
 
-    def test_while_it_starts_is_dead_as_well(self, new_loop: NewLoop, pids: Path) -> None:
+    def test_during_its_start_is_dead_as_well(self, new_loop: NewLoop, pids: Path) -> None:
         """asyncio waits for ever for a program whose start was cancelled half-way."""
 
         async def cancelled_after(steps: int) -> bool:
@@ -128,8 +130,9 @@ class TestACommandThatIsStopped:
         assert under(new_loop, cancelled_often())
         assert has_ended(numbers(pids)[0])
 
-    def test_may_clear_away_first(self, new_loop: NewLoop, pids: Path, tmp_path: Path) -> None:
-        """SIGTERM comes first."""
+    def test_gets_sigterm_first_and_may_clean_up(
+        self, new_loop: NewLoop, pids: Path, tmp_path: Path
+    ) -> None:
         cleared = tmp_path / "cleared"
         script = f"trap 'touch {cleared}; exit' TERM; " + HANGS
 
@@ -151,10 +154,10 @@ class TestACommandThatIsStopped:
         under(new_loop, leave())
         eventually(lambda: all_ended(pids))
 
-    def test_ends_with_a_loop_that_closes_while_it_starts(
+    def test_ends_with_a_loop_that_closes_during_its_start(
         self, new_loop: NewLoop, pids: Path
     ) -> None:
-        """A loop that closes cancels all tasks at once, also those inside of a start."""
+        """A loop that closes cancels all tasks at once, including those inside of a start."""
 
         async def leave(steps: int) -> None:
             left.append(asyncio.create_task(shell(HANGS, pids)))
@@ -172,7 +175,7 @@ class TestACommandThatIsStopped:
 @every_loop
 class TestACommandThatPrintsTooMuch:
     def test_is_ended_and_takes_no_memory(self, new_loop: NewLoop, pids: Path) -> None:
-        """100 MB, of which one is held at most."""
+        """It prints 100 MB, of which one is kept at most."""
         script = FAMILY + "head -c 100000000 /dev/zero; wait"
         tracemalloc.start()
         try:
@@ -185,7 +188,7 @@ class TestACommandThatPrintsTooMuch:
         assert peak < 8_000_000
         eventually(lambda: all_ended(pids))
 
-    def test_on_standard_error_is_heard_to_the_end(self, new_loop: NewLoop) -> None:
+    def test_to_standard_error_is_read_to_its_end(self, new_loop: NewLoop) -> None:
         script = "head -c 100000000 /dev/zero | tr '\\0' x >&2; echo fine; exit $1"
         tracemalloc.start()
         try:
@@ -200,19 +203,21 @@ class TestACommandThatPrintsTooMuch:
 
 @every_loop
 class TestACommandThatEnds:
-    def test_takes_what_it_left_in_the_background_with_it(
+    def test_ends_the_processes_that_it_left_in_the_background(
         self, new_loop: NewLoop, pids: Path
     ) -> None:
         ended = under(new_loop, shell(LEAVES_ONE_BEHIND, pids))
         assert ended.output == b"fine\n"
         eventually(lambda: all_ended(pids))
 
-    def test_is_not_held_up_by_one_who_left_the_group(self, new_loop: NewLoop, pids: Path) -> None:
+    def test_does_not_wait_for_a_process_that_left_the_group(
+        self, new_loop: NewLoop, pids: Path
+    ) -> None:
         leaves = "setsid sh -c 'echo $$ > {pids}.new; mv {pids}.new {pids}; exec sleep 1000'"
         script = leaves + " & while [ ! -e {pids} ]; do :; done; echo fine"
         ended = under(new_loop, shell(script, pids))
         assert ended.output == b"fine\n"
-        assert not all_ended(pids)  # who wants to stay does
+        assert not all_ended(pids)  # a process that leaves the group on purpose stays
         os.kill(numbers(pids)[0], signal.SIGKILL)
 
     def test_leaves_no_descriptor_open(self, new_loop: NewLoop) -> None:

@@ -1,1 +1,1 @@
-"""What is published: wheel, source archive, completion of the shell."""
+"""Tests of what is published: the wheel, the source archive, shell completion."""

@@ -1,4 +1,6 @@
-"""After `towpath --install-completion`, shells complete commands: real ones, each in a new home."""
+"""After `towpath --install-completion`, real shells complete commands, each in a new home
+directory.
+"""
 
 import os
 import pty
@@ -39,14 +41,14 @@ CASES = {
 
 
 def program(shell: str) -> str:
-    """Where the shell is; the test is skipped where it is not."""
+    """The path of the shell; the test is skipped without it."""
     found = shutil.which(shell) or shutil.which(shell, path=BROUGHT)
     return found or pytest.skip(f"no {shell} here: `make .venv/shells` brings it on Debian")
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """The home of somebody who has just installed Towpath."""
+    """The home directory of a user who has just installed Towpath."""
     if (BROUGHT / "zshenv").exists() and shutil.which("zsh") is None:
         shutil.copy(BROUGHT / "zshenv", tmp_path / ".zshenv")
     for name, lines in SETUP.values():
@@ -60,7 +62,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def install(shell: str, home: Path) -> None:
-    """As people do: in the shell itself, which the command recognizes."""
+    """Installs the completion as people do: inside the shell, which the command recognises."""
     told = subprocess.run(
         [program(shell), "-c", "towpath --install-completion; true"],
         env=environment(home), cwd=home, capture_output=True, text=True, check=True, timeout=HANGS,
@@ -69,14 +71,14 @@ def install(shell: str, home: Path) -> None:
 
 
 class Terminal:
-    """A shell that somebody types into."""
+    """A shell with a terminal that the test types into."""
 
     def __init__(self, shell: str, home: Path) -> None:
         self._line = home / "line"
         self._screen = b""
         self._keys, screen = pty.openpty()
         os.set_blocking(self._keys, False)
-        # With the terminal as its own, as a shell expects it.
+        # The terminal becomes its controlling terminal, as a shell expects it.
         words = ["setsid", "--ctty", program(shell), "-i"]
         self._process = Bounded[bytes](
             words, env=environment(home), cwd=home, stdin=screen, stdout=screen, stderr=screen
@@ -92,19 +94,19 @@ class Terminal:
         eventually(lambda: self._shows(b"ready> "))
 
     def completed(self, words: str) -> str:
-        """What becomes of *words* when Tab is pressed; the line is empty again."""
+        """The result of pressing Tab after *words*; the line is empty again afterwards."""
         self._line.unlink(missing_ok=True)
         os.write(self._keys, f"\x15{words}\t{REPORT}".encode())
         eventually(self._reported)
         return self._line.read_text().rstrip()
 
     def _reported(self) -> bool:
-        """Whether the line is written down whole; what the shell shows meanwhile is read off."""
+        """Whether the line was printed completely; reads the output of the shell meanwhile."""
         self._shows(REPORT.encode())
         return self._line.exists() and self._line.read_text().endswith("\n")
 
     def close(self) -> None:
-        os.close(self._keys)  # the shell hangs up
+        os.close(self._keys)  # ends the shell
         self._process.wait()
 
 
@@ -141,7 +143,7 @@ main()
 """
 
 
-def test_a_typer_that_keeps_its_scripts_elsewhere_does_not_stop_the_command() -> None:
+def test_a_typer_with_other_completion_internals_does_not_stop_the_command() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", ELSEWHERE],
         capture_output=True,

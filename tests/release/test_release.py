@@ -1,7 +1,7 @@
-"""Wheel and source archive, built here and used in an environment that has nothing else of ours.
+"""Wheel and source archive, built here and used in an environment without our other files.
 
-What the package needs is borrowed from the environment of the tests, so that no network is asked.
-With TOWPATH_TEST_PYPI=1 it is installed from the index instead, as users do.
+The dependencies are borrowed from the environment of the tests, so no network is needed. With
+TOWPATH_TEST_PYPI=1 they are installed from the index instead, as users do.
 """
 
 import os
@@ -39,7 +39,7 @@ class Built(NamedTuple):
 
 
 def build(tree: Path, place: Path) -> Built:
-    """Without an environment of its own: what builds it is installed."""
+    """Builds without an isolated environment: the build tools are installed."""
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(place)]
     subprocess.run(command, cwd=tree, check=True, capture_output=True, timeout=HANGS)
     [wheel], [archive] = place.glob("*.whl"), place.glob("*.tar.gz")
@@ -53,7 +53,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def unpacked(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source archive, as somebody has it who has no repository."""
+    """The unpacked source archive, for a user without the repository."""
     place = tmp_path_factory.mktemp("sources")
     with tarfile.open(built.archive) as packed:
         packed.extractall(place, filter="data")
@@ -62,7 +62,7 @@ def unpacked(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Environment:
-    """A fresh one with the wheel in it."""
+    """A fresh environment with the wheel installed."""
 
     def __init__(self, place: Path, wheel: Path) -> None:
         self._bin = place / "bin"
@@ -70,7 +70,7 @@ class Environment:
         wanted = [f"{wheel}[server,embedded,fast]"] if FROM_INDEX else ["--no-deps", str(wheel)]
         run([*_pip(), "--python", str(self._bin / "python"), "install", "-q", *wanted])
         if not FROM_INDEX:
-            # A plain path: what is installed there for editing is not followed.
+            # A plain path: editable installs found there are not followed.
             [packages] = place.glob("lib/python*/site-packages")
             (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
@@ -96,7 +96,7 @@ def run(words: list[str], **more: Any) -> Ran:
 
 
 def _pip() -> list[str]:
-    """This environment's, or that of the Python that it was made of."""
+    """The pip of this environment, or of the Python that it was made from."""
     for python in (sys.executable, str(Path(sys.base_prefix) / "bin" / "python3")):
         found = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False)
         if found.returncode == 0:
@@ -119,13 +119,13 @@ def files_below(folder: Path) -> set[str]:
 
 class TestTheWheel:
     def test_has_every_file_of_the_package(self, built: Built) -> None:
-        """Scripts, templates, what the dashboard shows, and `py.typed`, too."""
+        """Scripts, templates, assets of the dashboard, and `py.typed`, too."""
         with zipfile.ZipFile(built.wheel) as packed:
             held = {str(PurePosixPath(name)) for name in packed.namelist()}
         wanted = {f"towpath/{path}" for path in files_below(ROOT / "src" / "towpath")}
         assert {path for path in held if path.startswith("towpath/")} == wanted
 
-    def test_says_its_version_and_what_it_can(
+    def test_prints_its_version_and_lists_its_commands(
         self, environment: Environment, tmp_path: Path
     ) -> None:
         code = (
@@ -138,7 +138,7 @@ class TestTheWheel:
         assert "worker" in shown
         assert "reviews" in shown
 
-    def test_serves_takes_and_runs_jobs(self, environment: Environment, tmp_path: Path) -> None:
+    def test_serves_accepts_and_runs_jobs(self, environment: Environment, tmp_path: Path) -> None:
         (tmp_path / "shop.py").write_text(APP)
         with environment.start("up", "--port", "0", "--json", cwd=tmp_path) as server:
             assert server.stdout is not None
@@ -160,7 +160,7 @@ class TestTheWheel:
 
 @slow
 class TestTheSourceArchive:
-    def test_makes_the_same_wheel(self, built: Built, unpacked: Path, tmp_path: Path) -> None:
+    def test_builds_the_same_wheel(self, built: Built, unpacked: Path, tmp_path: Path) -> None:
         again = build(unpacked, tmp_path)
         with zipfile.ZipFile(built.wheel) as one, zipfile.ZipFile(again.wheel) as other:
             assert {member.filename: member.CRC for member in one.infolist()} == {
@@ -168,8 +168,12 @@ class TestTheSourceArchive:
             }
 
     @pytest.mark.skipif(FROM_INDEX, reason="the tools of the tests are not installed")
-    def test_has_what_its_tests_need(self, environment: Environment, unpacked: Path) -> None:
-        """Some of each kind are run, on the package of the wheel: all of them take minutes."""
+    def test_has_everything_that_its_tests_need(
+        self, environment: Environment, unpacked: Path
+    ) -> None:
+        """Some tests of each kind are run against the package of the wheel: all of them take
+        minutes.
+        """
         some = ["spec/test_priority.py", "demo/test_facts.py", "architecture/test_public.py"]
         words = ["-q", "-p", "no:cacheprovider", *(f"tests/{path}" for path in some)]
         said = environment("python", "-m", "pytest", *words, cwd=unpacked).out

@@ -1,1 +1,3 @@
-"""What an older release has left in its store and its database is read and worked on."""
+"""Tests that this release reads and uses data that an older release has left in Redis and a
+database.
+"""

@@ -1,4 +1,4 @@
-"""The store and the database that are kept as files, loaded anew for each test."""
+"""Loads the kept data of Redis and the database anew for each test."""
 
 import json
 from datetime import datetime
@@ -17,19 +17,19 @@ from towpath.embedded import EmbeddedCluster, EmbeddedServer
 
 @pytest.fixture(scope="session")
 def facts() -> dict[str, Any]:
-    """What was told about them when they were written."""
+    """The facts that were written down together with the data."""
     return json.loads((KEPT / "facts.json").read_text())
 
 
 @pytest.fixture
 def clock(facts: dict[str, Any]) -> ManualClock:
-    """It is still the moment at which they were written."""
+    """A clock that stands at the moment at which the data was written."""
     return ManualClock(datetime.fromisoformat(facts["clock"]))
 
 
 @pytest.fixture(params=["server", "oldest_server", "cluster"])
 def loaded(request: pytest.FixtureRequest) -> Deployment:
-    """The store, on Valkey, on Redis 6.2 and on a cluster."""
+    """The kept data, loaded into Valkey, Redis 6.2 and a cluster."""
     running: EmbeddedServer | EmbeddedCluster = request.getfixturevalue(request.param)
     masters = running.masters if isinstance(running, EmbeddedCluster) else (running,)
     deployment = Deployment(running.url, masters)
@@ -47,14 +47,14 @@ def engine_url(loaded: Deployment) -> str:
 
 @pytest.fixture
 def filled(server: EmbeddedServer) -> EmbeddedServer:
-    """The store that goes with the database."""
+    """A Redis with the data that belongs to the database."""
     store.load(Deployment(server.url, (server,)), KEPT / "store.jsonl")
     return server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, facts: dict[str, Any]) -> str:
-    """The database, of each kind."""
+    """The kept database, of each kind."""
     file, written_ms = KEPT / f"ledger.{request.param}.sql", facts["written_ms"]
     if request.param == "sqlite":
         return database.load_file(file, tmp_path / "ledger.db", written_ms=written_ms)

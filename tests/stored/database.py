@@ -1,4 +1,4 @@
-"""A database as the SQL that makes it, schema included: for SQLite and for PostgreSQL."""
+"""A database as SQL, schema included: for SQLite and for PostgreSQL."""
 
 import sqlite3
 import time
@@ -21,7 +21,9 @@ def dump_file(database: Path, file: Path) -> None:
 
 
 def load_file(file: Path, database: Path, *, written_ms: int) -> str:
-    """The URL of a new SQLite file that is as *file* says, as if it had been written just now."""
+    """The URL of a new SQLite file with the contents of *file*, as if it had been written
+    just now.
+    """
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript(file.read_text())
         connection.executescript(";".join(_shifted(written_ms)))
@@ -37,7 +39,7 @@ def load_server(file: Path, server: PostgresServer, *, written_ms: int) -> str:
 
 
 def _shifted(written_ms: int) -> list[str]:
-    """Records that ended long ago are removed, and keys expire: so time has not passed since."""
+    """Ended records and keys expire, so all times are moved as if no time had passed since."""
     by = time.time_ns() // 1_000_000 - written_ms
     changes = {
         table: ", ".join(f"{column} = {column} + {by}" for column in columns)

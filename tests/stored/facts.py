@@ -1,5 +1,5 @@
-"""What a release says about a store and a database, as JSON: told when they were written, and
-asked again today.
+"""The facts that a release reads from Redis and a database, as JSON: written down with the data,
+and compared today.
 """
 
 import base64
@@ -19,7 +19,7 @@ RECORDS = ("orders", "reviews")
 
 
 def jobs_of(keys: Iterable[str]) -> list[JobRef]:
-    """The jobs that have a record among *keys*."""
+    """The jobs among *keys* that have a record."""
     found = [job_key for key in keys if (job_key := _JOB_KEY.fullmatch(key))]
     return [job_ref(job_key["queue"], job_key["id"]) for job_key in found]
 
@@ -44,7 +44,7 @@ async def of_store(engine: Engine, jobs: Iterable[JobRef]) -> dict[str, Any]:
 
 
 async def of_database(ledger: Ledger) -> dict[str, Any]:
-    """Without times: they are moved to where the test is."""
+    """The facts without times, because the loaded database has other ones."""
     records = [
         _fields(await ledger.jobs.get(queue, record.id))
         for queue in RECORDS
@@ -63,7 +63,7 @@ async def of_database(ledger: Ledger) -> dict[str, Any]:
 
 
 def differences(told: Any, now: Any, place: str = "") -> list[str]:
-    """Where *now* differs from what was *told*; what is new is no difference."""
+    """The facts in *told* that *now* lacks or has otherwise; new facts are no difference."""
     if isinstance(told, list) and isinstance(now, list):
         before, after = cast("list[Any]", told), cast("list[Any]", now)
         if len(before) == len(after):
@@ -83,7 +83,7 @@ def _fields(value: msgspec.Struct) -> dict[str, Any]:
 
 
 def _without_id(key: msgspec.Struct) -> dict[str, Any]:
-    """By chance another one in each database."""
+    """Without the id, which is random in each database."""
     return {name: value for name, value in _fields(key).items() if name != "id"}
 
 
@@ -95,7 +95,7 @@ def _timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """As it is after a trip through JSON; sets in order, and bytes in base64 where they must."""
+    """The value as JSON returns it; sets in order, and bytes in base64 where necessary."""
 
     def hook(mapping: Any) -> Any:
         return dict(mapping)  # a read-only mapping

@@ -1,8 +1,8 @@
-"""Write a store and a database with everything in them, to be kept.
+"""Writes the data of a Redis and a database with everything in them, to be kept.
 
 `python -m tests.stored.make` writes into `tests/stored/kept`. The database there was written by
-commit 47ef80a and is not to be written again by newer code: it shows that what older code has left
-is understood. The store was written by the same commit; its records and the `meta` of its queues
+commit 47ef80a and must not be written again by newer code: it proves that data of older code can be
+read. The data of Redis was written by the same commit; its records and the `meta` of its queues
 follow the layout until 0.1.0.
 A release that changes what is stored gets a folder of its own:
 `python -m tests.stored.make FOLDER`.
@@ -29,7 +29,7 @@ KEPT = Path(__file__).parent / "kept"
 
 
 async def write(server: EmbeddedServer, url: str) -> dict[str, Any]:
-    """Fill both, and tell what is in them."""
+    """Fills Redis and the database, and writes down the facts about them."""
     clock = ManualClock()
     async with Ledger(url, sinks=SINKS) as ledger:
         await ledger.migrate()
@@ -37,7 +37,7 @@ async def write(server: EmbeddedServer, url: str) -> dict[str, Any]:
         async with Towpath(server.url, clock=clock, ledger=ledger) as app:
             await write_records(app)
         await write_outbox(ledger)
-        # No relay is there to bring it to the store.
+        # No relay runs here to enqueue the record in Redis.
         await ledger.jobs.submit(ORDERS, b'"unseen"', id="unseen")
         async with Engine(server.url, clock=clock) as engine:
             await write_store(engine, clock)
@@ -59,7 +59,8 @@ def main(folder: Path) -> None:
         store.dump(server, folder / "store.jsonl")
         database.dump_file(file, folder / "ledger.sqlite.sql")
         with PostgresServer() as postgres:
-            # The same again: tokens come from a clock that is the same, so the store fits both.
+            # The same again: tokens come from the same clock, so the data of Redis fits both
+            # databases.
             server.ask("FLUSHALL")
             asyncio.run(write(server, postgres.url()))
             (folder / "ledger.postgres.sql").write_text(postgres.dump("postgres"))

@@ -1,4 +1,4 @@
-"""What is in the database that is kept: keys, records in every state, events on their way."""
+"""Fills the kept database: API keys, records in every state, events that were not sent yet."""
 
 from contextlib import suppress
 from typing import Unpack
@@ -43,7 +43,7 @@ async def write_keys(ledger: Ledger) -> None:
 
 
 async def write_records(app: Towpath) -> None:
-    """*app* has the ledger; it is entered, so that records are brought to the store."""
+    """*app* has the ledger; it is entered, so its relay enqueues the records in Redis."""
     await app.engine.queues.change_options(ORDERS, lambda options: options)
     await _ended(app)
     await _about_one_subject(app)
@@ -53,7 +53,7 @@ async def write_records(app: Towpath) -> None:
 
 
 async def write_outbox(ledger: Ledger) -> None:
-    """One sink has refused an event; for both there is more to send."""
+    """One sink has refused an event; both sinks have more to send."""
     await put(ledger, an_event("aside", 1), an_event("taken", 1))
     sink = MemorySink("audit", {"aside/1": Refusal("it is malformed")})
     async with Courier(ledger, [sink], options=QUICK):
@@ -67,14 +67,16 @@ async def _settled(ledger: Ledger) -> bool:
 
 
 async def begun(app: Towpath, name: str, **options: Unpack[RecordOptions]) -> Lease:
-    """A record with which a worker has begun."""
+    """A record whose attempt has begun."""
     options = {"priority": 100, "id": name, **options}
     await app.ledger.jobs.submit(ORDERS, f'"{name}"'.encode(), **options)
     return await _begin(app, ORDERS, name)
 
 
 async def _claimed(app: Towpath, queue: str, id: str) -> Lease:
-    """The job, as soon as the relay has brought it: until then, others would come first."""
+    """Claims the job as soon as the relay has enqueued it: otherwise other jobs would come
+    first.
+    """
 
     async def is_there() -> bool:
         with suppress(JobNotFound):
@@ -94,7 +96,7 @@ async def _begin(app: Towpath, queue: str, id: str) -> Lease:
 
 
 async def end(app: Towpath, settlement: Settlement) -> None:
-    """As a worker does: the row first, then the store."""
+    """Ends the attempt as a worker does: first in the row, then in Redis."""
     told = await app.recorder.end(settlement.lease, settlement, cancelled=False)
     assert told is not None
     await app.engine.settle([told])
@@ -108,7 +110,7 @@ async def _ended(app: Towpath) -> None:
     await jobs.cancel(ORDERS, "cancelled")
     await end(app, Bury(await begun(app, "retried"), "it was worth another try"))
     retried = await jobs.retry(ORDERS, "retried")
-    # It would be the next one to be claimed.
+    # Otherwise it would be the next job to be claimed.
     await app.engine.release(await _claimed(app, ORDERS, retried.job), delay=minutes(1))
 
 

@@ -1,7 +1,8 @@
-"""A store as plain commands, one line of JSON each: any server of any age can be filled with them.
+"""The data of a Redis as plain commands, one line of JSON each, which any version of Redis can
+load.
 
-Bytes are written as the characters of Latin-1. A key that ends by itself keeps the
-time it had left.
+Bytes are written as the characters of Latin-1. A key with a time to live keeps the time that was
+left.
 """
 
 import json
@@ -22,7 +23,7 @@ _READ: dict[Reply, tuple[str, ...]] = {
 
 
 def dump(server: EmbeddedServer, file: Path) -> None:
-    """Write down how to make every key of *server*."""
+    """Writes the commands that make every key of *server*."""
     keys = sorted(as_bytes(key) for key in items(server.ask("KEYS", "*")))
     lines = [line for key in keys for line in _commands(server, key)]
     told = [json.dumps([word.decode("latin-1") for word in line]) for line in lines]
@@ -30,7 +31,7 @@ def dump(server: EmbeddedServer, file: Path) -> None:
 
 
 def load(deployment: Deployment, file: Path) -> None:
-    """Make every key of *file* on *deployment*, which is emptied first."""
+    """Makes every key of *file* on *deployment*, which is emptied first."""
     deployment.flush()
     for line in file.read_text().splitlines():
         command, key, *words = (word.encode("latin-1") for word in json.loads(line))

@@ -1,4 +1,4 @@
-"""A database that commit 47ef80a has left, with its store: records go on where they were."""
+"""A database that commit 47ef80a has left, with its Redis: records go on where they were."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -34,7 +34,7 @@ OPEN = {
 
 @pytest.fixture
 async def app(filled: EmbeddedServer, ledger: Ledger, clock: ManualClock) -> AsyncIterator[Towpath]:
-    """Today's app on what was left, with handlers for all of it."""
+    """Today's app on the old data, with handlers for all of it."""
     app = Towpath(filled.url, clock=clock, ledger=ledger)
 
     @app.handler(ORDERS, record=True)
@@ -54,7 +54,7 @@ async def app(filled: EmbeddedServer, ledger: Ledger, clock: ManualClock) -> Asy
 
 
 async def held(app: Towpath, id: str) -> Lease:
-    """The lease of an attempt that had begun, known by what the store says of it."""
+    """The lease of an attempt that had begun, read from Redis."""
     job = await app.engine.inspect.job(job_ref(ORDERS, id))
     assert job.token is not None
     return Lease(
@@ -73,7 +73,7 @@ async def state(app: Towpath, id: str) -> RecordState:
 
 
 async def queued(app: Towpath) -> None:
-    """Wait until the relay has brought what only the database had."""
+    """Waits until the relay has enqueued the records that only the database had."""
 
     async def is_there() -> bool:
         return await app.engine.inspect.state(job_ref(ORDERS, "unseen")) is State.READY
@@ -82,7 +82,7 @@ async def queued(app: Towpath) -> None:
 
 
 class TestAStoredDatabase:
-    async def test_is_brought_up_to_date_and_nothing_is_lost(
+    async def test_is_migrated_without_losing_anything(
         self, url: str, facts: dict[str, Any]
     ) -> None:
         async with Ledger(url) as ledger:
@@ -104,7 +104,7 @@ class TestAStoredDatabase:
 
 
 class TestStoredKeys:
-    async def test_allow_what_they_allowed(self, ledger: Ledger) -> None:
+    async def test_allow_what_they_allowed_before(self, ledger: Ledger) -> None:
         admin, submit = [await ledger.keys.check(KEYS[name]) for name in ("admin", "submit")]
         assert admin is not None
         assert submit is not None
@@ -121,7 +121,7 @@ class TestStoredRecords:
         await queued(app)
         clock.advance(hours=2)
         await Worker(app, concurrency=1).drain()
-        # The leases that were given then had to end first: their attempts are the second.
+        # The leases of that time had to end first: these attempts are the second.
         assert {id: await state(app, id) for id in OPEN} == dict.fromkeys(
             OPEN, RecordState.COMPLETED
         )
@@ -136,9 +136,7 @@ class TestStoredRecords:
         ).records
         assert review.id == "api-waits"
 
-    async def test_that_have_ended_stay_as_they_were(
-        self, app: Towpath, clock: ManualClock
-    ) -> None:
+    async def test_that_have_ended_are_unchanged(self, app: Towpath, clock: ManualClock) -> None:
         await queued(app)
         clock.advance(hours=2)
         await Worker(app, concurrency=1).drain()
@@ -192,7 +190,7 @@ class TestStoredRecords:
         await end(app, Bury(begun, "no use"))
         assert await state(app, "failed") is RecordState.DEAD
 
-    async def test_of_one_subject_are_superseded_by_the_latest(self, app: Towpath) -> None:
+    async def test_about_one_subject_are_superseded_by_the_latest(self, app: Towpath) -> None:
         jobs = app.ledger.jobs
         about = {"subject": "order#7", "version": 3, "revision": "r3", "follows": "r2"}
         again = await jobs.submit(ORDERS, b'"r3"', id="another-id", **about)  # type: ignore[arg-type]
@@ -202,7 +200,7 @@ class TestStoredRecords:
         newer = await jobs.submit(ORDERS, b'"r4"', subject="order#7", version=4, revision="r4")
         assert newer.superseded == ("subject-r3",)
 
-    async def test_of_reviews_are_shown(self, ledger: Ledger) -> None:
+    async def test_of_reviews_are_listed(self, ledger: Ledger) -> None:
         reviews = Reviews(ledger.jobs)
         done = await reviews.get("api-done")
         assert done.review is not None
@@ -213,7 +211,7 @@ class TestStoredRecords:
         assert [record.id for record in waiting] == ["api-waits"]
 
 
-class TestRedis:
+class TestRedisBesideAStoredDatabase:
     async def test_is_filled_again_after_it_lost_everything(
         self, filled: EmbeddedServer, app: Towpath
     ) -> None:
@@ -222,7 +220,7 @@ class TestRedis:
 
         async def are_all_there() -> bool:
             counts = await app.engine.inspect.counts(ORDERS)
-            # One of them was asked to end while it ran: it is there to hear of it.
+            # One of them was asked to stop while it ran: it is there to learn that.
             here = counts.ready + counts.delayed + counts.waiting + counts.leased
             return here == len(OPEN) + 1
 
@@ -232,7 +230,7 @@ class TestRedis:
 
 
 class TestAStoredOutbox:
-    async def test_is_sent_in_order_and_refused_events_on_demand(self, ledger: Ledger) -> None:
+    async def test_is_sent_in_order_with_refused_events_on_request(self, ledger: Ledger) -> None:
         [aside] = await ledger.outbox.refused("audit")
         assert (aside.event.id, aside.reason) == ("aside/1", "it is malformed")
         events, audit = MemorySink("events"), MemorySink("audit")

@@ -1,4 +1,4 @@
-"""The script that wrote what is kept can write it again: for the next release that is kept."""
+"""The script that wrote the kept data can write it again: for the next release that is kept."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from tests.stored.make import write
 from towpath.embedded import EmbeddedServer
 
 
-async def test_this_release_writes_what_is_stored(
+async def test_this_release_writes_the_data_that_is_kept(
     server: EmbeddedServer, tmp_path: Path, facts: dict[str, Any]
 ) -> None:
     told = await write(server, f"sqlite:///{tmp_path}/ledger.db")
@@ -17,8 +17,9 @@ async def test_this_release_writes_what_is_stored(
 
 
 def _as_today(kept: dict[str, Any]) -> dict[str, Any]:
-    """A record that is sent again keeps the token of its last attempt now; it was forgotten. And
-    when it is tried again has a place of its own; it replaced the due time.
+    """Adapts a record to today: a record that is sent again keeps the token of its last attempt,
+    which was forgotten before; and the time of the next attempt has a field of its own, which was
+    the due time before.
     """
     return {**kept, "records": [_row_as_today(row) for row in kept["records"]]}
 
@@ -32,6 +33,8 @@ def _row_as_today(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _states(told: dict[str, Any]) -> dict[str, str]:
-    """Of all jobs but those of records: when the store hears of these is a matter of chance."""
+    """The states of all jobs without a record: when Redis learns those of records is a matter of
+    timing.
+    """
     jobs = told["store"]["jobs"].items()
     return {key: job["state"] for key, job in jobs if not key.startswith(RECORDS)}

@@ -1,4 +1,4 @@
-"""A store that is kept as a file: every job in it is found, understood and worked on."""
+"""The kept data of a Redis: every job in it is found, understood and worked on."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ LEASE = seconds(30)
 
 
 async def held(engine: Engine, id: str, queue: str = SHOP) -> Lease:
-    """The lease that was given before, known by what the store says of it."""
+    """The lease that was given at that time, read from Redis."""
     job = await engine.inspect.job(job_ref(queue, id))
     assert job.state is State.LEASED
     assert job.token is not None
@@ -46,7 +46,7 @@ async def held(engine: Engine, id: str, queue: str = SHOP) -> Lease:
 
 
 async def run_all(engine: Engine, queue: str = SHOP) -> list[str]:
-    """Claim and complete one at a time; the ids in the order they ran."""
+    """Claims and completes one job at a time; returns the ids in the order they ran."""
     ran: list[str] = []
     while leases := await engine.claim(queue, worker="ben", lease=seconds(30)):
         ran.append(leases[0].id)
@@ -62,7 +62,7 @@ class TestStoredJobs:
     async def test_are_read_as_they_were(
         self, engine: Engine, loaded: Deployment, facts: dict[str, Any]
     ) -> None:
-        """Every field that was told then is the same today; there may be more of them."""
+        """Every field that was written down has the same value today; there may be more fields."""
         refs = asked.jobs_of(sorted(loaded.key_names()))
         assert {str(ref) for ref in refs} == set(facts["store"]["jobs"])
         assert asked.differences(facts["store"], await asked.of_store(engine, refs)) == []
@@ -71,7 +71,9 @@ class TestStoredJobs:
         states = {job["state"] for job in facts["store"]["jobs"].values()}
         assert states == set(State) - {State.GONE, State.PENDING}
 
-    async def test_are_all_on_pages(self, engine: Engine, facts: dict[str, Any]) -> None:
+    async def test_are_all_on_the_pages_of_lists(
+        self, engine: Engine, facts: dict[str, Any]
+    ) -> None:
         for state in ("ready", "delayed", "leased", "dead"):
             wanted = {key for key, job in facts["store"]["jobs"].items() if job["state"] == state}
             found = [
@@ -81,7 +83,7 @@ class TestStoredJobs:
             ]
             assert sorted(found) == sorted(wanted)
 
-    async def test_have_events_that_go_on_after_the_last_one_read(self, engine: Engine) -> None:
+    async def test_have_events_that_continue_after_the_last_one_read(self, engine: Engine) -> None:
         last = (await engine.events.list(SHOP))[-1]
         await engine.submit(SHOP, b"new", id="new")
         [event] = await engine.events.list(SHOP, after=last.cursor)
@@ -98,7 +100,7 @@ class TestStoredJobs:
 
 
 class TestStoredLeases:
-    async def test_are_settled_with_the_tokens_that_were_given(self, engine: Engine) -> None:
+    async def test_are_settled_with_the_tokens_of_that_time(self, engine: Engine) -> None:
         await engine.complete(await held(engine, "leased"), b"done at last")
         assert (await engine.inspect.job(job_ref(SHOP, "leased"))).result == b"done at last"
         assert await engine.fail(await held(engine, "leased-noted"), "no") is State.DELAYED
@@ -107,13 +109,15 @@ class TestStoredLeases:
         renewed = await engine.renew(await held(engine, "leased-own"), hours(5))
         assert await engine.fail(renewed, "no") is State.DELAYED
 
-    async def test_see_that_their_job_was_cancelled(self, engine: Engine) -> None:
+    async def test_tell_that_their_job_was_cancelled(self, engine: Engine) -> None:
         lease = await held(engine, "leased-cancelled")
         assert (await engine.renew(lease, hours(1))).cancel_requested
         assert await engine.fail(lease, "stopped") is State.CANCELLED
 
-    async def test_end_and_are_fenced(self, engine: Engine, clock: ManualClock) -> None:
-        """Higher tokens are given than any that the older release gave."""
+    async def test_end_and_are_fenced_by_newer_tokens(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """New tokens are higher than all that the older release gave."""
         before = await held(engine, "leased")
         clock.advance(hours=4)
         assert await engine.queues.reap(SHOP) == 7
@@ -126,7 +130,7 @@ class TestStoredLeases:
 class TestStoredWaitingJobs:
     async def test_run_by_priority_and_age(self, engine: Engine) -> None:
         normal = ["u2-a", "ready-binary", ODD_ID, "ready-named", "of-a-call"]
-        # The first two came back from an attempt; the lane's second one had to wait.
+        # The first two were released after an attempt; the second job of the lane had to wait.
         ran = await run_all(engine)
         assert [id for id in ran if id != "u2-b"] == [
             "silent-once", "failed-listed", *normal, "ready-low",
@@ -152,7 +156,7 @@ class TestStoredWaitingJobs:
         await engine.complete(await held(engine, "u1-a"))
         assert await run_all(engine) == ["u1-b", "u1-c"]
 
-    async def test_of_a_lane_that_skips_run_meanwhile(
+    async def test_of_a_lane_that_skips_run_while_its_head_waits(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         assert await run_all(engine, SKIPPING) == ["s1-b"]
@@ -172,13 +176,13 @@ class TestStoredWaitingJobs:
         assert (jobs[ODD_ID].lane, jobs[ODD_ID].payload) == ("{ü}:2", b"odd")
         assert jobs["silent-once"].was_silent
 
-    async def test_all_run_by_the_servers_own_clock(self, loaded: Deployment) -> None:
+    async def test_all_run_by_the_clock_of_redis(self, loaded: Deployment) -> None:
         """By that clock all leases have ended and all delays are over."""
         async with Engine(loaded.url) as engine:
             before = await engine.inspect.counts(SHOP)
             ran = await run_all(engine)
             assert len(ran) == len(set(ran))
-            # One of those that were leased had been cancelled.
+            # One of the leased jobs had been cancelled.
             assert len(ran) == before.ready + before.delayed + before.leased + before.waiting - 1
             assert in_order(ran, "u1-a", "u1-b", "u1-c")
 
@@ -191,7 +195,9 @@ class TestStoredEndedJobs:
             assert await engine.retry(ref) is State.READY
         assert {ref.id for ref in dead} <= set(await run_all(engine))
 
-    async def test_that_park_a_lane_let_it_go_on(self, engine: Engine) -> None:
+    async def test_that_park_a_lane_let_it_go_on_when_retried_or_dropped(
+        self, engine: Engine
+    ) -> None:
         assert await run_all(engine, PARKED) == []
         await engine.retry(job_ref(PARKED, "p1-a"))
         assert await run_all(engine, PARKED) == ["p1-a", "p1-b", "p1-c"]
@@ -211,7 +217,7 @@ class TestStoredEndedJobs:
         assert await engine.inspect.state(job_ref(SHOP, "done")) is State.GONE
         assert (await engine.inspect.counts(SHOP)).dead == 0
 
-    async def test_keep_their_ids(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_are_recognised_by_their_ids(self, engine: Engine, clock: ManualClock) -> None:
         for id, state in (("gone", State.GONE), ("done", State.DONE), ("ready-low", State.READY)):
             again = await engine.submit(SHOP, b"another", id=id)
             assert (again.existed, again.state) == (True, state)
@@ -240,7 +246,7 @@ class TestStoredQueues:
             assert lease.id == "leased"
         assert await engine.fail(lease, "no") is State.DEAD
 
-    async def test_go_on_firing_their_schedules_once(
+    async def test_continue_their_schedules_firing_once_each(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         last = (await engine.schedules.of(NIGHTLY)).last

@@ -1,4 +1,4 @@
-"""What is in the store that is kept: jobs in every state, in queues of every kind."""
+"""Fills the kept Redis: jobs in every state, in queues of every kind."""
 
 from datetime import UTC, datetime
 from typing import Unpack
@@ -37,7 +37,7 @@ LONG = hours(1)
 
 
 async def claimed(engine: Engine, queue: str, name: str, **options: Unpack[JobOptions]) -> Lease:
-    """A job in the hands of anna; nothing else may be ready at that priority."""
+    """A job that worker anna holds; no other job may be ready at that priority."""
     more: JobOptions = {"priority": HIGH, "id": name, **options}
     await engine.submit(queue, name.encode(), **more)
     [lease] = await engine.claim(queue, worker="anna", lease=LONG, lane=options.get("lane"))
@@ -56,7 +56,7 @@ async def write_store(engine: Engine, clock: ManualClock) -> None:
 
 
 async def _options(engine: Engine) -> None:
-    """One queue is introduced, and changed by an operator later."""
+    """One queue is introduced, and an operator changes it later."""
     own = QueueOptions(keep=days(30), max_attempts=3, retry=Fixed(seconds(10)))
     await engine.queues.configure(SHOP, own)
     await engine.queues.change_options(
@@ -152,7 +152,7 @@ async def _applications(engine: Engine) -> None:
     await submit_sentry(engine, "m2")
     await submit_delivery(engine, "m4")
     tasks = ReviewQueue(engine)
-    tasks.worker = "anna"  # by itself it is named after the machine
+    tasks.worker = "anna"  # without a name it would be named after the machine
     for task, priority in (("held", 90), ("later", 80), ("normal", 50), ("urgent", 100)):
         await tasks.enqueue(task, priority)
         if task in ("held", "later"):

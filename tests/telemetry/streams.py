@@ -1,4 +1,4 @@
-"""Programs that write log lines to a real pipe or a real terminal."""
+"""Runs programs that write log lines to a real pipe or a real terminal."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ JOB = dict(job="01JB7Q", queue="reviews", handler="review", attempt=2)
 
 
 def through_a_pipe(program: str) -> str:
-    """What *program* writes to stderr when that is a pipe. It must end well."""
+    """The output of *program* to stderr when that is a pipe. The program must succeed."""
     ran = subprocess.run(
         [sys.executable, "-c", PRELUDE + program], capture_output=True, text=True, check=False
     )
@@ -29,7 +29,7 @@ def through_a_pipe(program: str) -> str:
 
 
 def in_a_terminal(program: str) -> str:
-    """What *program* writes to stderr when that is a terminal. It must end well."""
+    """The output of *program* to stderr when that is a terminal. The program must succeed."""
     ours, theirs = os.openpty()
     with Bounded[bytes]([sys.executable, "-c", PRELUDE + program], stderr=theirs) as child:
         os.close(theirs)
@@ -42,5 +42,5 @@ def in_a_terminal(program: str) -> str:
 def _more(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65_536)
-    except OSError:  # Linux says EIO when the last writer has closed a terminal
+    except OSError:  # Linux raises EIO when the last writer has closed a terminal
         return b""

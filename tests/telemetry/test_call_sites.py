@@ -1,4 +1,4 @@
-"""Every place that writes an event gives it the fields of the catalogue: read off the source."""
+"""Every call that logs an event passes the fields of the catalogue; read from the source."""
 
 import ast
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from towpath.telemetry import events
 from towpath.telemetry.events import LogEvent
 
 
-def test_all_call_sites_agree_with_the_catalogue() -> None:
+def test_all_calls_of_emit_agree_with_the_catalogue() -> None:
     wrong = {
         f"{shown(path)}:{line}": what
         for path in python_files(SOURCE)
@@ -28,7 +28,7 @@ def test_all_call_sites_agree_with_the_catalogue() -> None:
         ("log.emit(SERVER_BACK, payload=1, **more)", "has no payload"),
     ],
 )
-def test_a_disagreement_is_caught(source: str, what: str) -> None:
+def test_a_call_that_differs_from_the_catalogue_is_found(source: str, what: str) -> None:
     assert list(disagreements(source)) == [(1, what)]
 
 
@@ -46,7 +46,7 @@ def test_a_call_that_agrees_with_the_catalogue_passes(source: str) -> None:
 
 
 def disagreements(source: str) -> Iterator[tuple[int, str]]:
-    """Each call of somebody's `emit` with a constant, and how it differs from the catalogue."""
+    """Each call of an `emit` with a constant, and how it differs from the catalogue."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(

@@ -1,4 +1,4 @@
-"""The catalogue of events: unique names, sentences about what happened, fields with a meaning."""
+"""The catalogue of log events: unique names, a sentence per event, and documented fields."""
 
 import re
 
@@ -52,7 +52,7 @@ def test_every_field_is_used_and_says_what_it_means() -> None:
     assert [field for field, meaning in FIELDS.items() if not meaning.endswith(".")] == []
 
 
-def test_an_event_that_needs_a_person_is_at_least_a_warning() -> None:
+def test_an_event_that_needs_an_operator_is_at_least_a_warning() -> None:
     quiet = {event.name for event in CATALOGUE if event.level < events.WARNING}
     loud = {"dead", "failed", "lost", "invalid", "not_found", "unreachable", "timed_out", "died"}
     assert {name for name in quiet if name.partition(".")[2] in loud} == set()

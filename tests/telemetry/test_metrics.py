@@ -1,4 +1,4 @@
-"""Metrics: what is counted is what Prometheus reads, and the catalogue says what it means."""
+"""Metrics: Prometheus reads what was counted, and the catalogue says what it means."""
 
 import errno
 import re
@@ -38,7 +38,7 @@ def metrics() -> Metrics:
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
-    """Every sample by its name and its labels' values in order of their names."""
+    """Every sample, by its name and its label values in the order of their names."""
     return {
         (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
         for family in text_string_to_metric_families(text)
@@ -55,9 +55,9 @@ def families(metrics: Metrics) -> Iterator[tuple[str, str, str]]:
         yield family.name, family.type, family.documentation
 
 
-class TestTheCatalogue:
+class TestTheCatalogueOfMetrics:
     @every_metric
-    def test_a_metric_asks_a_question_and_says_its_unit(self, spec: MetricSpec) -> None:
+    def test_a_metric_answers_a_question_and_names_its_unit(self, spec: MetricSpec) -> None:
         assert spec.name.startswith("towpath_")
         assert "?" in spec.question
         assert spec.sentence.endswith((".", "none."))
@@ -68,10 +68,10 @@ class TestTheCatalogue:
     def test_a_metrics_labels_have_a_bounded_number_of_values(self, spec: MetricSpec) -> None:
         assert set(spec.labels) <= {"queue", "handler", "state", "sink"}
 
-    def test_names_are_unique(self) -> None:
+    def test_names_of_metrics_are_unique(self) -> None:
         assert len({spec.name for spec in CATALOGUE}) == len(CATALOGUE)
 
-    def test_is_what_a_scrape_shows(self, metrics: Metrics) -> None:
+    def test_lists_the_metrics_that_a_scrape_shows(self, metrics: Metrics) -> None:
         metrics.of("reviews", "review")
         metrics.watch(lambda: READING)
         shown = {(name, kind, text) for name, kind, text in families(metrics)}
@@ -79,17 +79,17 @@ class TestTheCatalogue:
             (metric.name.removesuffix("_total"), metric.kind.value, metric.sentence)
             for metric in CATALOGUE
         }
-        # the library adds when each counter was made, as a gauge
+        # the library adds the creation time of each counter as a gauge
         assert {sample for sample in shown if not sample[0].endswith("_created")} == told
 
-    def test_has_an_attribute_for_each_metric_of_a_handler(self) -> None:
+    def test_has_a_metric_for_each_attribute_of_handler_metrics(self) -> None:
         per_handler = [metric for metric in CATALOGUE if metric.labels == ("queue", "handler")]
         assert len(HandlerMetrics.__slots__) == len(per_handler)
 
 
 class TestCounting:
-    def test_begins_at_zero_once_a_handler_is_known(self, metrics: Metrics) -> None:
-        """So that the first failure is an increase, and an alert sees it."""
+    def test_starts_at_zero_once_a_handler_is_known(self, metrics: Metrics) -> None:
+        """So the first failed attempt is an increase, and an alert sees it."""
         metrics.of("reviews", "review")
         assert scraped(metrics)["towpath_jobs_failed_total", "review", "reviews"] == 0
 
@@ -102,13 +102,13 @@ class TestCounting:
         ],
         ids=lambda spec: spec.name,
     )
-    def test_each_counter_is_the_one_of_its_name(self, metrics: Metrics, spec: MetricSpec) -> None:
+    def test_increases_the_counter_of_that_name(self, metrics: Metrics, spec: MetricSpec) -> None:
         [attribute] = re.findall(r"towpath_(?:jobs|leases)_(\w+)_total", spec.name)
         getattr(metrics.of("reviews", "review"), attribute).inc(40)
         changed = {key: value for key, value in scraped(metrics).items() if value == 40}
         assert changed == {(spec.name, "review", "reviews"): 40}
 
-    def test_of_a_sink_begins_at_zero_too(self, metrics: Metrics) -> None:
+    def test_starts_at_zero_for_a_sink_too(self, metrics: Metrics) -> None:
         sink = metrics.sink("kafka")
         assert scraped(metrics)["towpath_outbox_refused_total", "kafka"] == 0
         sink.sent.inc(40)
@@ -118,7 +118,7 @@ class TestCounting:
         assert found["towpath_outbox_sent_total", "kafka"] == 42
         assert found["towpath_outbox_refused_total", "kafka"] == 1
 
-    def test_finds_the_same_counters_again(self, metrics: Metrics) -> None:
+    def test_uses_the_same_counters_again(self, metrics: Metrics) -> None:
         assert metrics.of("reviews", "review") is metrics.of("reviews", "review")
         assert metrics.of("reviews", "review") is not metrics.of("reviews", "rerun")
 
@@ -156,7 +156,7 @@ class TestTimings:
         assert found["towpath_wait_seconds_count", "h", "q"] == 4
         assert found["towpath_wait_seconds_sum", "h", "q"] == pytest.approx(1e9 + 7.0021)
 
-    def test_each_is_shown_under_its_own_name(self, metrics: Metrics) -> None:
+    def test_are_shown_under_their_own_names(self, metrics: Metrics) -> None:
         of = metrics.of("q", "h")
         of.ran.observe(1)
         of.waited.observe(2)
@@ -165,15 +165,15 @@ class TestTimings:
         names = (measures.JOB_SECONDS, measures.WAIT_SECONDS, measures.PUNCTUALITY_SECONDS)
         assert [found[f"{metric.name}_sum", "h", "q"] for metric in names] == [1, 2, 4]
 
-    def test_a_start_before_its_time_counts_as_none_at_all(self, metrics: Metrics) -> None:
-        """Two clocks may differ by a little; a sum that shrinks would break rates."""
+    def test_count_a_start_before_its_time_as_zero(self, metrics: Metrics) -> None:
+        """Two clocks may differ a little; a sum that shrinks would break rates."""
         metrics.of("q", "h").punctuality.observe(-0.5)
         found = scraped(metrics)
         assert found["towpath_punctuality_seconds_sum", "h", "q"] == 0
         assert found["towpath_punctuality_seconds_bucket", "h", "0.001", "q"] == 1
 
 
-class TestReadings:
+class TestReadingsOfGauges:
     def test_fill_the_gauges_at_each_scrape(self, metrics: Metrics) -> None:
         metrics.watch(lambda: READING)
         found = scraped(metrics)
@@ -188,8 +188,8 @@ class TestReadings:
         assert found["towpath_queues_readable",] == 1
 
     @pytest.mark.parametrize("error", [ServerUnreachable("away"), TimeoutError(), OSError()])
-    def test_that_fail_cost_only_the_gauges(self, metrics: Metrics, error: Exception) -> None:
-        """Counters matter most while the server is away."""
+    def test_that_fail_leave_out_only_the_gauges(self, metrics: Metrics, error: Exception) -> None:
+        """Counters matter most while Redis is away."""
 
         def read() -> Reading:
             raise error
@@ -201,8 +201,8 @@ class TestReadings:
         assert found["towpath_jobs_failed_total", "h", "q"] == 1
         assert not [key for key in found if key[0] == "towpath_queue_depth"]
 
-    def test_of_two_places_are_joined_queue_by_queue(self, metrics: Metrics) -> None:
-        """A server that runs handlers: it sees all queues, and its worker holds some leases."""
+    def test_of_two_sources_are_joined_queue_by_queue(self, metrics: Metrics) -> None:
+        """A server that runs handlers reads all queues, and its worker holds some leases."""
         others = (QueueReading("reviews", {"ready": 11}), QueueReading("mails", {"ready": 3}))
         metrics.watch(lambda: READING)
         metrics.watch(lambda: Reading(queues=others), place="server")
@@ -215,7 +215,7 @@ class TestReadings:
         assert found["towpath_slots", "busy"] == 4
         assert found["towpath_queues_readable",] == 1
 
-    def test_of_one_place_are_shown_though_the_other_fails(self, metrics: Metrics) -> None:
+    def test_of_one_source_are_shown_though_the_other_fails(self, metrics: Metrics) -> None:
         def read() -> Reading:
             raise TimeoutError
 
@@ -225,12 +225,12 @@ class TestReadings:
         assert found["towpath_queue_depth", "reviews", "ready"] == 12
         assert found["towpath_queues_readable",] == 0
 
-    def test_are_not_claimed_without_a_reader(self, metrics: Metrics) -> None:
+    def test_without_a_source_are_left_out(self, metrics: Metrics) -> None:
         assert not [key for key in scraped(metrics) if key[0] == "towpath_queues_readable"]
 
 
-class TestServing:
-    def test_answers_a_scrape_until_it_is_closed_and_gives_the_port_back(self) -> None:
+class TestServingMetrics:
+    def test_answers_a_scrape_until_it_is_closed_and_frees_the_port(self) -> None:
         metrics = Metrics()
         metrics.of("q", "h").completed.inc(3)
         with metrics.serve() as endpoint:
@@ -240,7 +240,7 @@ class TestServing:
         with metrics.serve(port=again) as second:
             assert samples(fetched(str(second)))
 
-    def test_shows_what_the_process_itself_uses(self) -> None:
+    def test_shows_the_metrics_of_the_process_itself(self) -> None:
         with Metrics().serve() as endpoint:
             assert "process_resident_memory_bytes" in fetched(str(endpoint))
 
@@ -262,7 +262,7 @@ class TestServing:
             metrics.serve(port=first.port)
         assert refusal.value.errno == errno.EADDRINUSE
 
-    def test_goes_into_a_registry_that_is_given(self) -> None:
+    def test_uses_a_registry_that_is_given(self) -> None:
         registry = CollectorRegistry(auto_describe=True)
         assert Metrics(registry).registry is registry
         assert b"towpath_job_seconds" in generate_latest(registry)

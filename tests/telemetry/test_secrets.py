@@ -1,4 +1,4 @@
-"""Planted secrets never appear in a line, whichever way they come."""
+"""Planted secrets never appear in a log line, however they are logged."""
 
 import re
 from functools import cache
@@ -55,7 +55,7 @@ SETUP = {
     "plain": "logs.configure(form='plain')",
     "host": "logging.basicConfig(level='INFO')",
 }
-# What the loggers and tracebacks of a host program look like, it decides itself.
+# The host program decides how its own loggers and tracebacks look.
 CASES = [
     (form, way)
     for form in SETUP
@@ -66,7 +66,7 @@ CASES = [
 
 @cache
 def written(form: str) -> dict[str, str]:
-    """What each way writes: one program tries them all, with a line before each."""
+    """The output of each way to log: one program tries them all, with a heading before each."""
     steps = [
         f"print({'=== ' + way!r}, file=sys.stderr)\n{WAYS[way]}" for of, way in CASES if of == form
     ]
@@ -76,7 +76,7 @@ def written(form: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("form", "way"), CASES)
-def test_a_secret_does_not_come_through(form: str, way: str) -> None:
+def test_a_secret_is_not_in_the_output(form: str, way: str) -> None:
     text = written(form)[way]
     assert text, "nothing was written: this proves nothing"
     assert CANARY not in text
@@ -92,9 +92,9 @@ def test_a_secret_does_not_come_through(form: str, way: str) -> None:
         "redis://localhost:6379/0",
     ],
 )
-def test_text_that_is_no_secret_stays(text: str) -> None:
+def test_text_that_is_no_secret_is_kept(text: str) -> None:
     assert scrub(text) == text
 
 
-def test_a_job_s_id_that_only_looks_like_credentials_can_be_searched_for() -> None:
+def test_a_job_id_that_looks_like_credentials_is_kept_so_that_it_can_be_searched_for() -> None:
     assert scrub("user:42@eu", name=True) == "user:42@eu"

@@ -1,4 +1,4 @@
-"""Background tasks: one that ends by itself is started again, and readiness tells meanwhile."""
+"""Background tasks: one that ends by itself is restarted, and readiness reports it meanwhile."""
 
 import asyncio
 import gc
@@ -40,7 +40,7 @@ async def fact(holds: Callable[[], object]) -> None:
 
 
 def ending(times: int, how: Exception | None) -> tuple[list[int], Callable[[], Awaitable[None]]]:
-    """Something that ends so often, and then runs on; how often it was started."""
+    """A coroutine that ends so often and then runs on, and the count of its starts."""
     starts: list[int] = []
 
     async def run() -> None:
@@ -63,10 +63,12 @@ class TestATaskThatEndsByItself:
             (None, "it ended without an error"),
         ],
     )
-    async def test_is_started_again(
+    async def test_is_restarted(
         self, how: Exception | None, name: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Whatever ended it; the error's own words, which may be secret, are not repeated."""
+        """This holds whatever ended it; the text of the error, which may be secret, is not
+        repeated.
+        """
         caplog.set_level("INFO")
         starts, run = ending(3, how)
         task = Background("relay", run).start()
@@ -81,7 +83,9 @@ class TestATaskThatEndsByItself:
         ]
         await task.stop()
 
-    async def test_pauses_longer_each_time(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_pauses_longer_before_each_restart(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         starts, run = ending(5, RuntimeError())
         task = Background("relay", run).start()
         await fact(lambda: len(starts) == 6)
@@ -89,7 +93,7 @@ class TestATaskThatEndsByItself:
         pauses = [line["pause"] for line in said(caplog)]
         assert pauses == sorted(set(pauses))
 
-    async def test_is_named_until_it_has_proven_that_it_runs(
+    async def test_is_reported_until_it_has_run_for_a_while(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(supervise, "_PROVEN", 3600.0)
@@ -102,8 +106,8 @@ class TestATaskThatEndsByItself:
         await task.stop()
         assert troubles() == {}
 
-    async def test_is_started_again_when_what_it_waited_for_was_cancelled(self) -> None:
-        """Nobody asked for its own end."""
+    async def test_is_restarted_when_what_it_waited_for_was_cancelled(self) -> None:
+        """The task itself was not cancelled."""
         starts: list[int] = []
 
         async def run() -> None:
@@ -119,7 +123,7 @@ class TestATaskThatEndsByItself:
         await task.stop()
 
 
-class TestATaskThatAnotherSystemInterrupts:
+class TestATaskThatAnUnreachableServiceInterrupts:
     @pytest.mark.parametrize(
         "trouble",
         [
@@ -149,8 +153,8 @@ class TestATaskThatAnotherSystemInterrupts:
         assert [line["event"] for line in said(caplog)] == ["task.interrupted", "task.recovered"]
         assert unready == [{}] * 10
 
-    async def test_for_good_is_named_with_the_way_out(self) -> None:
-        """A server that refuses a command is there, so only the task can show that it refuses."""
+    async def test_permanently_is_reported_with_a_remedy(self) -> None:
+        """A Redis that refuses a command is reachable, so only the task shows the refusal."""
         _, run = ending(99, ServerRefused("NOPERM"))
         task = Background("sweep", run).start()
         await fact(lambda: task.trouble)
@@ -166,7 +170,7 @@ class TestATaskThatAnotherSystemInterrupts:
         ],
         ids=lambda defect: type(defect).__name__,
     )
-    async def test_is_told_from_one_with_a_defect(
+    async def test_is_distinguished_from_a_task_with_a_defect(
         self, defect: Exception, caplog: pytest.LogCaptureFixture
     ) -> None:
         starts, run = ending(2, defect)
@@ -175,7 +179,7 @@ class TestATaskThatAnotherSystemInterrupts:
         assert [line["event"] for line in said(caplog)] == ["task.failed"] * 2
         await task.stop()
 
-    async def test_and_that_nobody_repeats_is_no_defect(
+    async def test_is_no_defect_even_if_the_task_is_not_repeated(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def work() -> None:
@@ -186,10 +190,8 @@ class TestATaskThatAnotherSystemInterrupts:
         await fact(lambda: [line["event"] for line in said(caplog)] == ["task.interrupted"])
 
 
-class TestATaskThatIsEnded:
-    async def test_by_its_owner_is_not_started_again(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+class TestATaskThatIsStopped:
+    async def test_by_its_owner_is_not_restarted(self, caplog: pytest.LogCaptureFixture) -> None:
         starts, run = ending(0, None)
         task = Background("relay", run).start()
         await fact(lambda: starts)
@@ -197,7 +199,7 @@ class TestATaskThatIsEnded:
         assert not task.running
         assert (len(starts), said(caplog)) == (1, [])
 
-    async def test_within_its_grace_is_not_cancelled(self) -> None:
+    async def test_and_ends_within_its_grace_is_not_cancelled(self) -> None:
         asked, ended = asyncio.Event(), asyncio.Event()
 
         async def run() -> None:
@@ -210,7 +212,7 @@ class TestATaskThatIsEnded:
         await task.stop(grace=seconds(30))
         assert ended.is_set()
 
-    async def test_in_its_pause_ends_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_during_its_pause_ends_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(supervise, "FIRST_PAUSE", 3600.0)
         monkeypatch.setattr(supervise, "LONGEST_PAUSE", 3600.0)
         _, run = ending(9, RuntimeError())
@@ -219,7 +221,7 @@ class TestATaskThatIsEnded:
         async with asyncio.timeout(HANGS):
             await task.stop(grace=seconds(3600))
 
-    async def test_with_its_event_loop_is_not_started_again(self) -> None:
+    async def test_by_the_end_of_its_event_loop_is_not_restarted(self) -> None:
         starts, run = ending(0, None)
         task = Background("relay", run).start()
         await fact(lambda: starts)
@@ -228,7 +230,7 @@ class TestATaskThatIsEnded:
         await fact(lambda: not task.running)
         assert len(starts) == 1
 
-    async def test_that_retired_may_begin_again(self) -> None:
+    async def test_by_retiring_it_may_be_started_again(self) -> None:
         starts: list[int] = []
 
         async def run() -> None:
@@ -241,7 +243,7 @@ class TestATaskThatIsEnded:
             await fact(lambda: not task.running)
             assert len(starts) == count
 
-    async def test_twice_or_before_it_began_is_harmless(self) -> None:
+    async def test_twice_or_before_its_start_is_harmless(self) -> None:
         _, run = ending(0, None)
         task = Background("relay", run)
         await task.stop()
@@ -251,7 +253,7 @@ class TestATaskThatIsEnded:
         await task.stop()
 
 
-async def test_a_detached_task_says_what_ended_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_detached_task_logs_what_ended_it(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         raise RuntimeError("canary")
 
@@ -261,8 +263,8 @@ async def test_a_detached_task_says_what_ended_it(caplog: pytest.LogCaptureFixtu
     assert "canary" not in caplog.text
 
 
-async def test_a_probe_that_ends_by_a_defect_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    """Calls fail at once while a server is away: without its probe they would for ever."""
+async def test_a_probe_that_ends_by_a_defect_is_restarted(caplog: pytest.LogCaptureFixture) -> None:
+    """Calls fail at once while Redis is away: without its probe they would fail for ever."""
     answers = iter([ServerUnreachable("away"), RuntimeError(), ServerUnreachable("away"), None])
 
     async def probe(_key: str) -> None:
@@ -279,7 +281,7 @@ async def test_a_probe_that_ends_by_a_defect_goes_on(caplog: pytest.LogCaptureFi
 
 
 class TestATaskWhoseEventLoopWasClosed:
-    """Its owner may outlive the loop, as an app that a test defines once does."""
+    """Its owner may outlive the loop, as an app does that a test module defines once."""
 
     @pytest.mark.parametrize("cancelled", [True, False])
     def test_is_started_and_stopped_in_the_next_loop(self, *, cancelled: bool) -> None:
@@ -308,7 +310,9 @@ class TestATaskWhoseEventLoopWasClosed:
 
 
 @pytest.mark.parametrize("looked_at", [True, False])
-async def test_an_error_is_not_reported_when_all_who_waited_have_left(*, looked_at: bool) -> None:
+async def test_an_error_is_not_reported_when_no_caller_waits_for_it_any_more(
+    *, looked_at: bool
+) -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     shared: asyncio.Future[None] = asyncio.get_running_loop().create_future()

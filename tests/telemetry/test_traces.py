@@ -1,4 +1,4 @@
-"""Traces: one story from the request to the end of its job; nothing at all without an SDK."""
+"""Traces: one trace from the request to the end of its job; nothing without an SDK."""
 
 import json
 import os
@@ -14,7 +14,9 @@ from towpath.telemetry import traces
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
-    """What a process with an SDK saw. One of its own: a provider is set once and for ever."""
+    """The spans and lines of a process with an SDK. A process of its own, because a provider is set
+    once.
+    """
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.telemetry.traced_program"],
         cwd=ROOT,
@@ -35,8 +37,8 @@ def span(told: dict[str, Any], name: str, attempt: int | None = None) -> dict[st
     return found
 
 
-class TestTheProducer:
-    def test_is_a_child_of_what_the_program_is_doing(self, told: dict[str, Any]) -> None:
+class TestTheProducerSpan:
+    def test_is_a_child_of_the_programs_current_span(self, told: dict[str, Any]) -> None:
         submit = span(told, "submit reviews")
         assert submit["kind"] == "PRODUCER"
         assert submit["parent"] == span(told, "request")["id"]
@@ -49,22 +51,22 @@ class TestTheProducer:
             "towpath.handler": "review",
         }
 
-    def test_is_what_the_job_carries(self, told: dict[str, Any]) -> None:
+    def test_is_stored_in_the_job(self, told: dict[str, Any]) -> None:
         submit = span(told, "submit reviews")
         assert list(told["headers"]) == ["traceparent"]
         assert told["headers"]["traceparent"].startswith(f"00-{submit['trace']}-{submit['id']}-")
 
 
-class TestTheConsumer:
+class TestTheConsumerSpan:
     def test_is_a_child_of_the_producer_and_linked_to_it(self, told: dict[str, Any]) -> None:
-        """Whatever else the worker's own loop is in."""
+        """The current span of the worker's own loop does not matter."""
         submit, process = span(told, "submit reviews"), span(told, "process reviews", 1)
         assert process["kind"] == "CONSUMER"
         assert process["trace"] == submit["trace"]
         assert process["parent"] == submit["id"]
         assert process["links"] == [submit["id"]]
 
-    def test_says_which_job_and_which_attempt(self, told: dict[str, Any]) -> None:
+    def test_names_the_job_and_the_attempt(self, told: dict[str, Any]) -> None:
         assert span(told, "process reviews", 1)["attributes"] == {
             "messaging.system": "towpath",
             "messaging.destination.name": "reviews",
@@ -75,7 +77,9 @@ class TestTheConsumer:
             "towpath.attempt": 1,
         }
 
-    def test_that_fails_says_the_kind_of_error_but_not_its_text(self, told: dict[str, Any]) -> None:
+    def test_of_a_failed_attempt_has_the_class_of_the_error_but_not_its_text(
+        self, told: dict[str, Any]
+    ) -> None:
         failed = span(told, "process reviews", 2)
         assert failed["status"] == ["ERROR", None]
         assert failed["events"] == []
@@ -83,18 +87,18 @@ class TestTheConsumer:
         assert "canary" not in json.dumps(told)
 
     @pytest.mark.parametrize("attempt", [3, 4])
-    def test_begins_a_trace_when_the_job_carries_none_that_can_be_read(
+    def test_begins_a_trace_when_the_job_has_no_valid_one(
         self, told: dict[str, Any], attempt: int
     ) -> None:
-        """Not in that of the worker's own loop."""
+        """It does not continue the trace of the worker's own loop."""
         alone = span(told, "process reviews", attempt)
         assert (alone["parent"], alone["links"]) == ("", [])
         others = (span(told, "submit reviews"), span(told, "loop"))
         assert alone["trace"] not in [other["trace"] for other in others]
 
 
-class TestLogLines:
-    def test_name_the_trace_inside_of_a_span_only(self, told: dict[str, Any]) -> None:
+class TestLogLinesInASpan:
+    def test_name_the_trace_and_others_do_not(self, told: dict[str, Any]) -> None:
         process = span(told, "process reviews", 1)
         inside, outside = told["lines"]
         assert (inside["trace_id"], inside["span_id"]) == (process["trace"], process["id"])
@@ -102,13 +106,13 @@ class TestLogLines:
 
 
 class TestWithoutAnSdk:
-    def test_nothing_is_active_and_nothing_is_carried(self, told: dict[str, Any]) -> None:
+    def test_no_span_is_active_and_jobs_have_no_trace(self, told: dict[str, Any]) -> None:
         assert not told["before"]
         assert not traces.active()
         assert traces.inject() == {}
         assert traces.current_ids() is None
 
-    def test_spans_are_there_to_be_entered_and_record_nothing(self) -> None:
+    def test_spans_can_be_entered_and_record_nothing(self) -> None:
         with traces.producer_span("q", handler="h") as producer:
             assert producer is None
             assert traces.inject() == {}
@@ -116,13 +120,13 @@ class TestWithoutAnSdk:
         with traces.consumer_span(headers, queue="q", handler="h", job="j", attempt=1) as consumer:
             assert consumer is None
 
-    def test_an_exception_passes_through(self) -> None:
+    def test_an_exception_passes_through_a_span(self) -> None:
         with pytest.raises(ValueError, match="seen"), traces.producer_span("q", handler="h"):
             raise ValueError("seen")
 
 
 class TestOpenTelemetry:
-    """It is loaded by the program, not by Towpath."""
+    """The program imports it; Towpath does not."""
 
     LATER = (
         "from towpath.telemetry import traces\n"
@@ -155,10 +159,10 @@ class TestOpenTelemetry:
         words = printed(self.WHILE_IMPORTED, {})
         assert " ".join(words).count("thread") == 2
 
-    def test_counts_from_when_the_program_sets_it_up(self) -> None:
+    def test_is_used_once_the_program_sets_it_up(self) -> None:
         assert printed(self.LATER, {}) == ["False", "False", "False", "True"]
 
-    def test_counts_where_the_environment_names_a_provider(self) -> None:
+    def test_is_used_where_the_environment_names_a_provider(self) -> None:
         environment = {"OTEL_PYTHON_TRACER_PROVIDER": "sdk_tracer_provider"}
         program = "from towpath.telemetry import traces; print(traces.active())"
         assert printed(program, environment) == ["True"]

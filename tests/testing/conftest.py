@@ -1,4 +1,4 @@
-"""The shop on a bench, as users would write it; the fixtures are those of the plugin."""
+"""The shop on a bench, as users would write it; the fixtures come from the plugin."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager

@@ -1,4 +1,4 @@
-"""An app as users have it: at the top of a module, with the address of production."""
+"""An app as users write it: at the top of a module, with the address of production."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +68,7 @@ async def circle(number: int) -> None:
 
 @dataclass
 class Gate:
-    """Two files: one that the handler makes, one that it waits for."""
+    """Two files: one that the handler makes, and one that it waits for."""
 
     begun: str
     go: str

@@ -1,4 +1,4 @@
-"""A bench runs a user's own app on a private server, by a clock that the test advances."""
+"""A bench runs a user's own app on a private Redis, with a clock that the test advances."""
 
 import asyncio
 import signal
@@ -23,16 +23,16 @@ def states(ran: list[Any]) -> list[State]:
 
 
 class TestADrain:
-    async def test_runs_what_is_there_and_says_what_became_of_it(self, bench: Bench) -> None:
+    async def test_runs_the_ready_jobs_and_returns_their_outcomes(self, bench: Bench) -> None:
         job = await bill.submit(20)
         assert await bench.drain() == [(job.ref, State.DONE)]
         assert await job.result(within=seconds(HANGS)) == 20
 
-    async def test_of_nothing_runs_nothing(self, bench: Bench) -> None:
+    async def test_without_jobs_runs_nothing(self, bench: Bench) -> None:
         assert await bench.drain() == []
 
-    async def test_runs_what_its_jobs_submit(self, bench: Bench) -> None:
-        """Whatever the queue: the bill comes of the order."""
+    async def test_runs_jobs_that_its_jobs_submit(self, bench: Bench) -> None:
+        """They may be in another queue: an order submits a bill."""
         await place.submit(Order("kite", 2))
         ran = await bench.drain()
         assert [(attempt.job.queue, attempt.state) for attempt in ran] == [
@@ -40,13 +40,13 @@ class TestADrain:
             ("bills", State.DONE),
         ]
 
-    async def test_says_of_each_attempt_how_it_ended(self, bench: Bench) -> None:
+    async def test_returns_how_each_attempt_ended(self, bench: Bench) -> None:
         dead = await place.submit(Order("kite", 0))
         failed = await flaky.submit(2)
         ran = dict(await bench.drain())
         assert ran == {dead.ref: State.DEAD, failed.ref: State.DELAYED}
 
-    async def test_with_one_slot_keeps_the_promised_order(self, bench: Bench) -> None:
+    async def test_with_one_slot_keeps_the_guaranteed_order(self, bench: Bench) -> None:
         low = await bill.submit(1, priority=0)
         high = await bill.submit(2, priority=100)
         middle = await bill.submit(3)
@@ -58,14 +58,14 @@ class TestADrain:
         assert await bench.drain() == [(job.ref, State.DONE)]
         assert bench.submitted(bill) == [30]
 
-    async def test_that_does_not_end_is_refused(self, bench: Bench) -> None:
+    async def test_that_would_never_end_is_refused(self, bench: Bench) -> None:
         await circle.submit(1)
         with pytest.raises(NotDrained) as refusal:
             await bench.drain(within=seconds(2))
         assert refusal.value.within == seconds(2)
         assert refusal.value.settled > 0
 
-    async def test_leaves_the_signals_of_the_process_alone(self, towpath_bench: NewBench) -> None:
+    async def test_does_not_touch_the_signals_of_the_process(self, towpath_bench: NewBench) -> None:
         """Ctrl-C ends the tests, not only the drain."""
         before, seen = signal.getsignal(signal.SIGINT), list[object]()
         app = Towpath(shop.PRODUCTION)
@@ -79,7 +79,7 @@ class TestADrain:
             await bench.drain()
         assert seen == [before]
 
-    async def test_has_the_middleware_of_the_worker(self, towpath_bench: NewBench) -> None:
+    async def test_uses_the_middleware_of_the_worker(self, towpath_bench: NewBench) -> None:
         class RecordingMiddleware(Middleware):
             seen: list[str] = []  # noqa: RUF012 -- for this test only
 
@@ -97,7 +97,7 @@ class TestADrain:
                 await bench.drain()
 
 
-class TestTheClock:
+class TestTheClockOfABench:
     async def test_makes_delayed_jobs_due(self, bench: Bench) -> None:
         job = await bill.submit(1, delay=hours(2))
         bench.advance(hours=1, minutes=59)
@@ -106,7 +106,7 @@ class TestTheClock:
         assert await bench.drain() == [(job.ref, State.DONE)]
 
     async def test_makes_retries_due(self, bench: Bench) -> None:
-        """By the policy of the handler: every ten minutes, three attempts."""
+        """The handler's policy is: every ten minutes, three attempts."""
         job = await flaky.submit(3)
         assert states(await bench.drain()) == [State.DELAYED]
         bench.advance(minutes=9)
@@ -134,8 +134,10 @@ class TestTheClock:
         bench.advance(hours(2))
         assert states(await bench.drain()) == [State.DONE]
 
-    async def test_makes_recurring_work_due(self, bench: Bench) -> None:
-        """Nightly at three; the clock begins at midnight, and nothing is fired for the past."""
+    async def test_makes_schedules_due(self, bench: Bench) -> None:
+        """The schedule fires at three in the night; the clock begins at midnight, and nothing is
+        fired for the past.
+        """
         bench.advance(hours=2, minutes=59)
         assert await bench.drain() == []
         bench.advance(minutes=1)
@@ -149,14 +151,14 @@ class TestTheClock:
         ], "the first is no longer kept"
         assert bench.submitted(nightly) == [None] * 3
 
-    async def test_makes_all_recurring_work_due_before_anything_runs(
+    async def test_makes_all_schedules_due_before_any_job_runs(
         self, towpath_bench: NewBench
     ) -> None:
         app = Towpath(shop.PRODUCTION)
 
         @app.handler("hours")
         async def hourly(number: int) -> None:
-            """Nothing is to be done."""
+            """Does nothing."""
 
         for number in range(100):
             app.recur(hourly, Every(hours(1)), number, name=f"work-{number}")
@@ -166,12 +168,13 @@ class TestTheClock:
             assert sorted(bench.submitted(hourly)) == list(range(100))
 
     @pytest.mark.parametrize("in_a_thread", [False, True])
-    async def test_takes_no_job_from_a_worker_that_is_alive(
+    async def test_ends_no_lease_of_a_live_worker(
         self, towpath_bench: NewBench, towpath_clock: ManualClock, *, in_a_thread: bool
     ) -> None:
-        """A day passes under a handler; whoever claims from its queue then finds it still held.
+        """A day passes while a handler runs; another claim from its queue still finds the job
+        leased.
 
-        Nor does it end by its time limit: handlers take real time.
+        The handler does not run into its time limit either: handlers take real time.
         """
         app, runs = Towpath(shop.PRODUCTION), list[str]()
 
@@ -201,8 +204,9 @@ class TestTheClock:
 
     async def test_may_be_advanced_in_any_thread(self) -> None:
         clock = ManualClock()
-        pause = clock.sleep  # of this clock: no time passes while it lasts
-        asyncio.get_running_loop().set_debug(True)  # refuses what another thread must not do
+        pause = clock.sleep  # of this clock: no real time passes meanwhile
+        # refuses actions that another thread must not do
+        asyncio.get_running_loop().set_debug(True)
         sleeper = asyncio.create_task(pause(hours(1)))
         await asyncio.sleep(0)
         threading.Thread(target=lambda: clock.advance(hours=1)).start()
@@ -210,8 +214,8 @@ class TestTheClock:
             await sleeper
 
 
-class TestLooking:
-    async def test_shows_what_was_submitted_with_its_payloads(self, bench: Bench) -> None:
+class TestLookingAtABench:
+    async def test_shows_the_submitted_jobs_with_their_payloads(self, bench: Bench) -> None:
         await place.submit(Order("kite", 2))
         await place.submit_many([Order("boat"), Order("rope", 3)])
         assert bench.submitted(place) == [Order("kite", 2), Order("boat"), Order("rope", 3)]
@@ -226,14 +230,14 @@ class TestLooking:
         assert [job.payload for job in await bench.jobs(bill)] == [5]
         assert [job.payload for job in await bench.jobs(remind)] == ["anna", "ben"]
 
-    async def test_remembers_submits_whatever_became_of_the_jobs(self, bench: Bench) -> None:
+    async def test_remembers_submits_after_their_jobs_are_gone(self, bench: Bench) -> None:
         await bill.submit(5)
         await bench.drain()
         bench.advance(days=7)
         await bench.drain()
         assert bench.submitted(bill) == [5]
 
-    async def test_counts_a_job_once_under_its_id(self, bench: Bench) -> None:
+    async def test_counts_a_job_once_by_its_id(self, bench: Bench) -> None:
         await bill.submit(5, id="bill-1")
         await bill.submit(6, id="bill-1", on_conflict="keep")
         assert bench.submitted(bill) == [5]
@@ -255,17 +259,17 @@ class TestLooking:
         }
         assert {job.result for job in await bench.jobs(place)} == {"1 kite", None}
 
-    async def test_shows_as_many_as_there_are(self, bench: Bench) -> None:
-        """More than a page, in the order they were submitted."""
+    async def test_shows_any_number_of_jobs(self, bench: Bench) -> None:
+        """There are more than fit on one page; they come in the order of their submits."""
         await bill.submit_many(range(250))
         assert [job.payload for job in await bench.jobs(bill)] == list(range(250))
 
-    async def test_at_an_unused_queue_shows_nothing(self, bench: Bench) -> None:
+    async def test_shows_nothing_for_an_unused_queue(self, bench: Bench) -> None:
         assert await bench.jobs(hold) == []
 
 
-class TestTheApp:
-    async def test_is_as_it_was_afterwards(self) -> None:
+class TestTheAppOnABench:
+    async def test_is_restored_afterwards(self) -> None:
         metrics = shop.app.metrics
         async with running(shop.app) as bench:
             assert shop.app.url == bench.url != shop.PRODUCTION
@@ -275,20 +279,20 @@ class TestTheApp:
         with pytest.raises(EngineClosed):
             await bill.submit(1)
 
-    async def test_is_as_it_was_also_after_a_failure(self) -> None:
+    async def test_is_restored_after_a_failure_too(self) -> None:
         with pytest.raises(LookupError):
             async with running(shop.app):
                 raise LookupError
         assert shop.app.url == shop.PRODUCTION
 
-    async def test_that_is_connected_elsewhere_is_so_again(
+    async def test_that_is_connected_to_another_redis_is_so_again(
         self, towpath_url: str, towpath_clock: ManualClock
     ) -> None:
         app = Towpath(towpath_url, clock=towpath_clock)
 
         @app.handler("counts")
         async def count(number: int) -> None:
-            """Nothing is to be done."""
+            """Does nothing."""
 
         async with app:
             there = await count.submit(1)
@@ -305,7 +309,7 @@ class TestTheApp:
             ]
             assert await app.engine.inspect.state(job_ref("counts", here.id)) is State.GONE
 
-    async def test_begins_with_an_empty_server(self, bench: Bench) -> None:
-        """Whatever the tests before this one left."""
+    async def test_starts_with_an_empty_redis(self, bench: Bench) -> None:
+        """Data of earlier tests is gone."""
         assert set(await bench.app.engine.queues.list()) == {nightly.queue}
         assert await bench.jobs(nightly) == []

@@ -1,4 +1,4 @@
-"""Faults for users' tests: workers killed and frozen, replies cut, the server away."""
+"""Faults for users' tests: workers killed and frozen, replies cut, Redis stopped."""
 
 import asyncio
 import signal
@@ -20,7 +20,7 @@ SHOP = "tests.testing.shop:app"
 
 
 class HeldJob:
-    """A job in the hands of a worker process, which can't finish it until it may."""
+    """A job that a worker process holds and cannot finish until the test allows it."""
 
     def __init__(self, folder: Path) -> None:
         self.begun, self.go = folder / "begun", folder / "go"
@@ -55,7 +55,7 @@ class TestAWorkerProcess:
         assert worker.exit_code == 0
         assert "job.completed" in worker.log
 
-    async def test_goes_by_the_clock_of_its_bench(
+    async def test_uses_the_clock_of_its_bench(
         self, bench: Bench, worker: faults.WorkerProcess
     ) -> None:
         job = await bill.submit(3, delay=seconds(3600))
@@ -63,10 +63,10 @@ class TestAWorkerProcess:
         bench.advance(hours=1)
         assert await job.result(within=seconds(HANGS)) == 3
 
-    async def test_that_is_killed_leaves_its_job_to_others(
+    async def test_that_is_killed_leaves_its_job_to_other_workers(
         self, bench: Bench, worker: faults.WorkerProcess, held: HeldJob
     ) -> None:
-        """Once its lease is over, and not a moment before."""
+        """They get it once the lease is over, and not before."""
         job = await hold.submit(held.gate)
         await worker.wait_for(held.has_begun)
         worker.kill()
@@ -82,7 +82,7 @@ class TestAWorkerProcess:
     async def test_that_was_frozen_past_its_lease_changes_nothing(
         self, bench: Bench, worker: faults.WorkerProcess, held: HeldJob
     ) -> None:
-        """It comes back, finishes, and is refused: the job is another's by then."""
+        """It wakes up, finishes, and is refused: another worker has the job by then."""
         job = await hold.submit(held.gate)
         await worker.wait_for(held.has_begun)
         first = int(held.begun.read_text())
@@ -99,7 +99,7 @@ class TestAWorkerProcess:
         assert seen.job.token > first
 
     async def test_keeps_its_job_in_real_time(self, bench: Bench, held: HeldJob) -> None:
-        """Its heartbeats renew what it holds, also while the manual clock stands still."""
+        """Its heartbeats renew its lease, even while the manual clock stands still."""
         async with bench.worker_process(SHOP, lease=seconds(1)) as worker:
             job = await hold.submit(held.gate)
             await worker.wait_for(held.has_begun)
@@ -116,7 +116,7 @@ class TestAWorkerProcess:
             held.let_go()
             assert await job.result(within=seconds(HANGS))
 
-    async def test_that_is_stopped_finishes_what_it_holds(
+    async def test_that_is_stopped_finishes_its_jobs(
         self, bench: Bench, worker: faults.WorkerProcess, held: HeldJob
     ) -> None:
         job = await hold.submit(held.gate)
@@ -128,7 +128,7 @@ class TestAWorkerProcess:
         assert worker.exit_code == 0
         assert await job.state() is State.DONE
 
-    async def test_that_ends_is_not_waited_for(
+    async def test_that_has_ended_is_not_waited_for(
         self, bench: Bench, worker: faults.WorkerProcess
     ) -> None:
         worker.kill()
@@ -149,7 +149,7 @@ class TestAWorkerProcess:
         ("app", "said"),
         [("no_such_module:app", "ModuleNotFoundError"), ("tests.testing.shop:bill", "Towpath")],
     )
-    def test_that_can_not_start_says_why(self, towpath_url: str, app: str, said: str) -> None:
+    def test_that_cannot_start_says_why(self, towpath_url: str, app: str, said: str) -> None:
         worker = faults.WorkerProcess(app, url=towpath_url)
         with pytest.raises(WorkerEnded, match=said):
             worker.start()
@@ -164,10 +164,10 @@ class TestAWorkerProcess:
 
 
 class TestCutReplies:
-    async def test_that_are_cut_once_are_asked_for_again(
+    async def test_that_are_cut_once_are_made_up_for(
         self, towpath_server: EmbeddedServer, towpath_url: str
     ) -> None:
-        """The server has taken the job in; there is one, whatever the client had to repeat."""
+        """Redis has accepted the job; there is one job, though the client repeated its call."""
         with faults.cut_replies(towpath_server) as proxy:
             async with running(shop.app, url=proxy.url) as bench:
                 await bill.submit(1)
@@ -198,7 +198,7 @@ class TestCutReplies:
                 assert bench.submitted(bill) == list(range(20))
                 assert {job.attempts for job in await bench.jobs(bill)} == {1}
 
-    async def test_are_cut_for_code_that_blocks_too(
+    async def test_are_cut_for_blocking_code_too(
         self, towpath_server: EmbeddedServer, towpath_url: str
     ) -> None:
         with faults.cut_replies(towpath_server) as proxy:
@@ -209,15 +209,15 @@ class TestCutReplies:
                 assert proxy.cuts == 1
                 assert bench.submitted(bill) == [1, 2]
 
-    async def test_can_not_all_be_cut(
+    async def test_cannot_all_be_cut(
         self, towpath_server: EmbeddedServer, towpath_url: str
     ) -> None:
         with faults.cut_replies(towpath_server) as proxy, pytest.raises(InvalidOption):
             proxy.cut_every(1)
 
 
-class TestAServerThatIsDown:
-    async def test_comes_back_with_everything_it_had(
+class TestAStoppedRedis:
+    async def test_comes_back_with_all_its_data(
         self, bench: Bench, towpath_server: EmbeddedServer
     ) -> None:
         before = await bill.submit(1)
@@ -228,10 +228,10 @@ class TestAServerThatIsDown:
         during = await waiting
         assert {attempt.job for attempt in await bench.drain()} == {before.ref, during.ref}
 
-    async def test_leaves_nothing_for_the_next_one(
+    async def test_leaves_no_data_for_the_next_stop(
         self, towpath_bench: NewBench, towpath_server: EmbeddedServer
     ) -> None:
-        """What was saved for one absence is not read after another."""
+        """Data that was saved during one stop is not read after another."""
         async with towpath_bench(shop.app) as bench:
             await bill.submit(1)
             async with faults.server_down(towpath_server):

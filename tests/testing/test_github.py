@@ -1,4 +1,6 @@
-"""The GitHub double: it answers as GitHub does, keeps state, tells, and fails when asked to."""
+"""The GitHub double: it answers as GitHub does, keeps state, sends webhooks, and fails when asked
+to.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ async def client(github: GitHubDouble) -> AsyncIterator[ForgeClient]:
 
 @pytest.fixture
 def quiet() -> Iterator[GitHubDouble]:
-    """One whose webhooks the test sends by itself."""
+    """A GitHub whose webhooks the test sends by itself."""
     with GitHubDouble(live=False) as double:
         double.listen("http://127.0.0.1:9/nobody", secret=SECRET)
         yield double
@@ -72,7 +74,7 @@ def filled(github: GitHubDouble) -> None:
     people.review(2, "COMMENTED", body="Why?")
 
 
-class TestAnswers:
+class TestAnswersOfTheDouble:
     @pytest.mark.parametrize(
         ("method", "path", "content"),
         [
@@ -125,13 +127,13 @@ class TestAnswers:
         assert description.misfits(asked) == []
         assert description.misfits_of_answer(asked, reply.status, reply.content) == []
 
-    def test_are_refused_without_the_token(self, github: GitHubDouble) -> None:
+    def test_are_refusals_without_the_token(self, github: GitHubDouble) -> None:
         reply = github.answered(Asked("GET", HERE, {}, {}, b""))
         assert reply is not None
         assert reply.status == 401
 
 
-class TestRequests:
+class TestRequestsToTheDouble:
     @pytest.mark.parametrize(
         ("asked", "content", "fault"),
         [
@@ -160,7 +162,7 @@ class TestRequests:
         [found] = description.misfits(request)
         assert fault in found
 
-    async def test_that_do_not_fit_are_refused_and_kept(
+    async def test_that_do_not_match_the_description_are_refused_and_kept(
         self, description: GitHubDescription
     ) -> None:
         async with Caller(allow=["127.0.0.0/8"]) as caller:
@@ -172,7 +174,7 @@ class TestRequests:
 
 
 class TestALongListOfIssues:
-    async def test_is_read_page_by_page_and_not_again_while_it_is_the_same(
+    async def test_is_read_page_by_page_and_not_again_while_unchanged(
         self, github: GitHubDouble, client: ForgeClient
     ) -> None:
         people = github.at(REPOSITORY)
@@ -191,8 +193,10 @@ class TestALongListOfIssues:
         assert changed.entries[0]["labels"][0]["name"] == "P0"
 
 
-class TestState:
-    async def test_is_what_was_changed(self, github: GitHubDouble, client: ForgeClient) -> None:
+class TestTheStateOfTheDouble:
+    async def test_has_the_changes_that_were_made(
+        self, github: GitHubDouble, client: ForgeClient
+    ) -> None:
         people = github.at(REPOSITORY)
         people.open("Repair the lock", labels=["P1"])
         await client.post(f"{HERE}/issues/1/labels", {"labels": ["In-Progress", "p1"]})
@@ -206,7 +210,7 @@ class TestState:
         await client.post(f"{HERE}/issues/1/comments", {"body": "Taken."})
         assert [comment.body for comment in people[1].comments] == ["Taken."]
 
-    async def test_goes_with_a_repository_that_was_renamed(
+    async def test_stays_with_a_renamed_repository(
         self, github: GitHubDouble, client: ForgeClient
     ) -> None:
         github.at(REPOSITORY).open("Repair the lock")
@@ -220,7 +224,7 @@ class TestState:
         with pytest.raises(RefusedForGood):
             await client.get("/repos/octo/renamed/issues/1")
 
-    async def test_says_that_an_issue_was_deleted_or_transferred(
+    async def test_tells_that_an_issue_was_deleted_or_transferred(
         self, github: GitHubDouble, client: ForgeClient
     ) -> None:
         for title in ("one", "two"):
@@ -234,7 +238,7 @@ class TestState:
         assert json.loads((await client.get(f"{HERE}/issues?state=all")).body) == []
 
 
-class TestTrouble:
+class TestTroubleOfTheDouble:
     @pytest.mark.parametrize(
         ("trouble", "waits"),
         [
@@ -244,7 +248,7 @@ class TestTrouble:
             (answers(404), 0),
         ],
     )
-    async def test_is_an_answer(
+    async def test_may_be_an_answer(
         self, github: GitHubDouble, client: ForgeClient, trouble: Trouble, waits: int
     ) -> None:
         github.at(REPOSITORY)
@@ -254,7 +258,9 @@ class TestTrouble:
         assert refusal.value.status == trouble.status
         assert refusal.value.after >= seconds(waits)
 
-    async def test_is_over_after_its_times(self, github: GitHubDouble, client: ForgeClient) -> None:
+    async def test_ends_after_the_given_number_of_times(
+        self, github: GitHubDouble, client: ForgeClient
+    ) -> None:
         github.at(REPOSITORY)
         github.trouble(answers(502, method="GET", path="/octo/", times=2))
         for _ in range(2):
@@ -262,7 +268,7 @@ class TestTrouble:
                 await client.get(HERE)
         assert (await client.get(HERE)).status == 200
 
-    async def test_closes_the_connection_before_or_after_it_was_done(
+    async def test_may_close_the_connection_before_or_after_the_request_was_done(
         self, github: GitHubDouble, client: ForgeClient
     ) -> None:
         people = github.at(REPOSITORY)
@@ -273,7 +279,7 @@ class TestTrouble:
                 await client.post(f"{HERE}/issues/1/comments", {"body": "Taken."})
             assert len(people[1].comments) == known
 
-    async def test_holds_an_answer_back(self, github: GitHubDouble, client: ForgeClient) -> None:
+    async def test_may_hold_an_answer_back(self, github: GitHubDouble, client: ForgeClient) -> None:
         github.at(REPOSITORY)
         until = threading.Event()
         github.trouble(slow(until))
@@ -283,7 +289,7 @@ class TestTrouble:
         until.set()
         assert (await client.get(HERE)).status == 200
 
-    async def test_is_the_limit_that_was_reached(
+    async def test_may_be_a_rate_limit_that_was_reached(
         self, client: ForgeClient, github: GitHubDouble
     ) -> None:
         github.at(REPOSITORY)
@@ -295,8 +301,8 @@ class TestTrouble:
         assert refusal.value.after > ZERO
 
 
-class TestWebhooks:
-    async def test_are_signed_and_sent_as_things_happen(
+class TestWebhooksOfTheDouble:
+    async def test_are_signed_and_sent_when_something_happens(
         self, github: GitHubDouble, receiver: Receiver
     ) -> None:
         github.listen(receiver.url(), secret=SECRET, events=["issues"])
@@ -328,7 +334,7 @@ class TestWebhooks:
                 delivery.payload["action"]
             )
 
-    def test_wait_for_the_test_to_send_them(self, quiet: GitHubDouble) -> None:
+    def test_may_wait_for_the_test_to_send_them(self, quiet: GitHubDouble) -> None:
         quiet.at(REPOSITORY).open("Repair the lock")
         [delivery] = quiet.deliveries
         assert delivery.statuses == []
@@ -337,8 +343,8 @@ class TestWebhooks:
         assert delivery.send() == 0
 
 
-class TestTheGuide:
-    def test_shows_what_works(self) -> None:
+class TestTheGuideToTheDouble:
+    def test_shows_code_that_works(self) -> None:
         guide = (ROOT / "docs" / "how-to" / "test-your-handlers.md").read_text()
         [block] = [
             part for part in guide.split("```python\n") if part.startswith("from towpath.testing.g")
@@ -346,7 +352,7 @@ class TestTheGuide:
         exec(block.partition("```")[0], {})  # noqa: S102 -- a page of ours
 
 
-class TestTheProgram:
+class TestTheProgramOfTheDouble:
     def test_prints_its_address_and_ends_on_sigterm(self) -> None:
         words = [sys.executable, "-m", "towpath.testing.github", "--fill", f"{REPOSITORY}=3"]
         with Bounded[str](words, stdout=subprocess.PIPE, text=True) as process:

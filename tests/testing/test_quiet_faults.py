@@ -1,5 +1,5 @@
-"""A run with faults leaves no warning of asyncio: neither the proxy's nor of the engine's own
-connections, which the proxy cuts.
+"""A run with faults causes no warning of asyncio, neither by the proxy nor by connections of the
+engine that the proxy cuts.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ DROPS = 20
 
 
 class Warnings:
-    """Runs a test's body in one kind of event loop, and keeps what that reports."""
+    """Runs a test's body in one kind of event loop, and keeps the warnings of that loop."""
 
     def __init__(self, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self._new_loop = new_loop
@@ -35,7 +35,7 @@ class Warnings:
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(lambda _, context: self.found.append(context))
             await body
-            gc.collect()  # asyncio reports a lost exception when its future is deleted
+            gc.collect()  # asyncio reports an unread exception when its future is deleted
 
         with asyncio.Runner(loop_factory=self._new_loop) as runner:
             runner.run(watched())
@@ -44,8 +44,8 @@ class Warnings:
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def warnings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Warnings:
-    # A stream asks for the error of its lost connection when it is deleted. The collector may
-    # delete the future that has the error before it: here it always does.
+    # A stream reads the error of its lost connection when it is deleted. The collector may delete
+    # the future with the error first: here it always does.
     def do_nothing(_: object) -> None: ...
 
     monkeypatch.setattr(asyncio.StreamReaderProtocol, "__del__", do_nothing)

@@ -1,4 +1,4 @@
-"""An app with a ledger on a bench: its records are the bench's own."""
+"""An app with a ledger on a bench: the bench has a database of its own."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from towpath.ledger.records.record import RecordState
 from towpath.testing.bench import running
 
 
-async def test_records_go_to_a_database_of_the_bench_and_run(tmp_path: Path) -> None:
+async def test_records_are_made_and_run_in_a_database_of_the_bench(tmp_path: Path) -> None:
     real = tmp_path / "real.db"
     app = Towpath("redis://localhost:1", ledger=f"sqlite:///{real}")
 
@@ -29,7 +29,9 @@ async def test_records_go_to_a_database_of_the_bench_and_run(tmp_path: Path) -> 
     assert not real.exists()
 
 
-async def test_a_test_submits_in_a_transaction_on_the_database_of_the_bench(tmp_path: Path) -> None:
+async def test_a_test_can_submit_in_a_transaction_on_the_database_of_the_bench(
+    tmp_path: Path,
+) -> None:
     app = Towpath("redis://production", ledger=f"sqlite:///{tmp_path}/production.db")
 
     @app.handler("invoices", record=True)

@@ -1,4 +1,4 @@
-"""Timers on a bench: each test has an event loop of its own, the app and its timers outlive it."""
+"""Timers on a bench: each test has an event loop of its own; the app and its timers outlive it."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ def timers(request: pytest.FixtureRequest, tmp_path: Path) -> Timers:
 
 @pytest.fixture
 def called(timers: Timers) -> list[int]:
-    """What the worker of the type `order` was called with."""
+    """The payloads that the worker of the type `order` was called with."""
     calls: list[int] = []
 
     @timers.worker("order")
