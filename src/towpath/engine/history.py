@@ -28,28 +28,32 @@ _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue over time: each column has one number per minute or hour, the oldest first."""
+    """A queue over time: each list has one number per step (a minute or an hour), oldest first."""
 
     begins: datetime
-    """When the first minute or hour begins."""
+    """When the first step begins."""
     step: Duration
     """A minute; an hour if more than 24 hours were asked for."""
     submitted: list[int]
-    """How many jobs were submitted in that minute or hour. The next three are of the same kind."""
+    """Jobs submitted in each step."""
     completed: list[int]
+    """Jobs completed in each step."""
     failed: list[int]
+    """Attempts that failed in each step."""
     died: list[int]
+    """Jobs that died in each step."""
     ready: list[int]
-    """How many jobs were ready when that minute or hour began; in the last one, how many are now.
-    The next four are of the same kind.
-    """
+    """Ready jobs at the start of each step; the last number is for now."""
     delayed: list[int]
+    """Delayed jobs, counted like `ready`."""
     waiting: list[int]
+    """Jobs that waited behind the head of their lane, counted like `ready`."""
     leased: list[int]
+    """Leased jobs, counted like `ready`."""
     dead: list[int]
+    """Dead jobs, counted like `ready`."""
     oldest: list[int | None]
-    """Seconds for which the oldest job that was next in line had waited by then; None = no job was.
-    """
+    """Seconds that the oldest ready job had waited; None if none was ready."""
 
 
 class Window(msgspec.Struct, frozen=True):

@@ -75,13 +75,15 @@ class ErrorGroup(msgspec.Struct, frozen=True):
     """Dead jobs that died of the same error."""
 
     group: str
-    """The id of the group, for `list`; `other` collects the errors beyond the first hundred."""
+    """The group's id for other requests; `other` collects the errors beyond the first hundred."""
     error: str
     """The first line of the reasons; `#` replaces numbers and ids."""
     count: int
+    """Number of dead jobs."""
     first: datetime
-    """When the first of the jobs died that are still dead."""
+    """When the first job of the group died."""
     last: datetime
+    """When the last job of the group died."""
 
 
 class ErrorGroups(msgspec.Struct, frozen=True):
@@ -99,23 +101,23 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     ready: int
     delayed: int
     waiting: int
+    """Jobs that wait behind the head of their lane."""
     leased: int
     dead: int
     kept: int
-    """Done and cancelled jobs that can still be read."""
+    """Jobs that are done or cancelled and can still be read."""
     lanes: int
     """Lanes with at least one job."""
     remembered: int
     """Ids that are still known after their jobs are gone."""
     paused: bool
     no_worker: bool
-    """Jobs could run, but no worker has asked for any for 12 seconds, and none is running one."""
+    """Whether jobs could run, but no worker has asked for any for 12 seconds and none runs one."""
     oldest: Duration | None
     """Age of the oldest job among the first ones of each priority; None if no job is ready. Jobs
     that came back stand behind the others, however old they are."""
     totals: dict[str, int]
-    """Counted since the queue exists: submitted, completed, failed, died, cancelled, released,
-    reaped, promoted, retried, …"""
+    """Totals since the queue was created: submitted, completed, failed, died, …"""
 
 
 _TOTALS = (

@@ -315,8 +315,8 @@ class Failure(msgspec.Struct, frozen=True):
     reason: str
     """The first 200 bytes of the reason."""
     traceback: str = ""
-    """The frames and the message of the error, without local variables: the last 4 KiB of it. Kept
-    for the three newest attempts; empty for others, and in lists of jobs."""
+    """Frames and message of the error, at most 4 KiB. Kept for the three newest attempts; empty for
+    others, and in lists of jobs."""
 
 
 class JobInfo(JobAttributes, frozen=True, kw_only=True):
@@ -326,20 +326,25 @@ class JobInfo(JobAttributes, frozen=True, kw_only=True):
     state: State
     payload: bytes
     attempts: int = 0
+    """Number of attempts that have begun; released ones do not count."""
     deaths: int = 0
-    """Deliveries that ended with the death of the worker; `max_deaths` of its queue limits them."""
+    """Number of deliveries that ended with the death of the worker."""
     submitted_at: datetime
     due_at: datetime | None = None
-    """The due time that was asked for; a retry does not change it."""
+    """The due time that was asked for, if any; a retry does not change it."""
     next_try_at: datetime | None = None
-    """If it waits for another try, after a failure or a release: when that may begin."""
+    """If the job waits for another try: when that may begin."""
     claimed_at: datetime | None = None
+    """When a worker last claimed it."""
     expires_at: datetime | None = None
-    """When the lease ends, while the job is leased."""
+    """While it is leased: when the lease ends unless the worker renews it."""
     ended_at: datetime | None = None
+    """When the job ended: done, cancelled or dead."""
     worker: str | None = None
+    """The worker that holds it, while it is leased."""
     token: Token | None = None
     cancel_requested: bool = False
+    """Whether the job was cancelled while it ran; its worker is asked to stop."""
     reason: str | None = None
     """Why the last attempt failed, or why the job is dead."""
     failures: tuple[Failure, ...] = ()

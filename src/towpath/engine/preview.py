@@ -38,7 +38,7 @@ class ClockChange(msgspec.Struct, frozen=True):
     at: datetime
     effect: Effect
     text: str
-    """For people."""
+    """The effect as a sentence."""
 
 
 class Preview(msgspec.Struct, frozen=True):

@@ -47,21 +47,23 @@ class AuditEntry(msgspec.Struct, frozen=True):
     seq: int
     at: datetime
     key_id: str
+    """The id of the key that was used."""
     key_name: str
     owner: str
-    """The owner of the key; empty for an entry of an older release."""
+    """The owner of that key; empty for an entry of an older release."""
     via: str
-    """`dashboard` or `api`."""
+    """`dashboard` for a login session, `api` for an API key."""
     method: str
     path: str
+    """The path, without its query."""
     action: str
-    """The operation, such as `pause`; empty for an entry of an older release."""
+    """What was asked for; empty for an entry of an older release."""
     target: dict[str, Any]
-    """The names in the path, such as the queue and the id of a job."""
+    """What it was about: the names in the path."""
     changed: dict[str, Any]
-    """The fields of the request and of the answer that show what changed."""
+    """What was changed: fields of the request and of the answer, without payloads and secrets."""
     status: int | None
-    """HTTP status of the answer; None = no answer, or none yet."""
+    """HTTP status of the response; None if there is none yet."""
 
     @property
     def refused(self) -> bool:
@@ -70,10 +72,11 @@ class AuditEntry(msgspec.Struct, frozen=True):
 
 
 class ActionPage(msgspec.Struct, frozen=True):
-    """A page of actions; give *after* to get the next one. None = this was the last."""
+    """A page of actions."""
 
     actions: list[AuditEntry]
     after: int | None
+    """Pass it as `after` to get the next page; None on the last page."""
 
 
 class Audit:

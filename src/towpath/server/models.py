@@ -10,12 +10,13 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 from towpath.engine.claiming import HELD_MOST, SELECTORS_MOST
 from towpath.engine.explain import Explanation, Position
 from towpath.engine.inspect import Counts
-from towpath.engine.model import JobInfo, Lease
+from towpath.engine.model import Failure, JobInfo, Lease
 from towpath.errors import InvalidInput, InvalidOption, TowpathError
 from towpath.server.job_fields import asking, telling
 from towpath.web.fields import (
     Answer,
     Body,
+    InSeconds,
     Instant,
     Json,
     LeaseSeconds,
@@ -23,6 +24,7 @@ from towpath.web.fields import (
     Text,
     Token,
     alike,
+    answer_from,
     example,
     from_base64,
     note,
@@ -137,48 +139,20 @@ _BYTES = {"payload", "result", "progress"}
 _OWN_WORDS = {"queue", "content_hidden"} | _BYTES | {f"{name}_base64" for name in _BYTES}
 
 
-class FailureOut(Answer):
+class FailureOut(answer_from(Failure)):
     """A failed attempt."""
 
-    at: datetime
-    worker: str
-    reason: str
-    """The first 200 bytes of the reason."""
-    traceback: str = ""
-    """Frames and message of the error, at most 4 KiB. Kept for the three newest attempts; empty for
-    others, and in lists of jobs."""
+
+_HTTP_ONLY = ("ref", "token", "record", "redis_id", *_BYTES)
 
 
-class JobOut(telling(_JobHead)):
+class JobOut(answer_from(JobInfo, base=telling(_JobHead), but=_HTTP_ONLY)):
     """A job as it is now."""
 
     attempts: int
     """Number of attempts that have begun; released ones do not count."""
-    deaths: int = 0
-    """Number of deliveries that ended with the death of the worker."""
-    submitted_at: datetime
-    due_at: datetime | None = None
-    """The due time that was asked for, if any; a retry does not change it."""
-    next_try_at: datetime | None = None
-    """If the job waits for another try: when that may begin."""
-    claimed_at: datetime | None = None
-    """When a worker last claimed it."""
-    expires_at: datetime | None = None
-    """While it is leased: when the lease ends unless the worker renews it."""
-    ended_at: datetime | None = None
-    """When the job ended: done, cancelled or dead."""
-    worker: str | None = None
-    """The worker that holds it, while it is leased."""
-    cancel_requested: bool = False
-    """Whether the job was cancelled while it ran; its worker is asked to stop."""
-    reason: str | None = None
-    """Why the last attempt failed, or why the job is dead."""
     failures: list[FailureOut] = Field(default_factory=list[FailureOut])
     """The last five failed attempts, newest last."""
-    unhandled_since: datetime | None = None
-    """Since when no worker that got the job could run it, if it waits for one that can."""
-    unhandled: str | None = None
-    """Why: `HandlerNotFound`, or how the payload does not fit the handler."""
     payload: Json = None
     """The payload, if it is JSON; else `payload_base64` has it."""
     payload_base64: str | None = None
@@ -391,35 +365,19 @@ class RenewedOut(Answer):
     """Whether the job was cancelled. If so, stop and release it."""
 
 
-class CountsOut(Answer):
+class _QueueHead(Answer):
+    queue: str
+
+
+class CountsOut(answer_from(Counts, base=_QueueHead, but=("remembered",))):
     """Number of jobs of a queue, by state."""
 
-    queue: str
-    ready: int
-    delayed: int
-    waiting: int
-    """Jobs that wait behind the head of their lane."""
-    leased: int
-    dead: int
-    kept: int
-    """Jobs that are done or cancelled and can still be read."""
-    lanes: int
-    """Lanes with at least one job."""
-    paused: bool
-    no_worker: bool
-    """Whether jobs could run, but no worker has asked for any for 12 seconds and none runs one."""
-    oldest: float | None
+    oldest: InSeconds | None
     """Seconds that the oldest ready job has waited; null if none is ready."""
-    totals: dict[str, int]
-    """Totals since the queue was created: submitted, completed, failed, died, …"""
 
     @classmethod
     def of(cls, queue: str, counts: Counts) -> CountsOut:
-        return cls(
-            queue=queue,
-            oldest=counts.oldest.total_seconds() if counts.oldest is not None else None,
-            **alike(cls, counts, but={"queue", "oldest"}),
-        )
+        return cls(queue=queue, **alike(cls, counts, but={"queue"}))
 
 
 class QueuesOut(Answer):

@@ -54,12 +54,14 @@ class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     scopes: frozenset[Scope]
     queues: tuple[str, ...]
-    """Patterns: `*` stands for any characters, `?` for one."""
+    """Patterns of the queue names that it covers."""
     owner: str
-    """Who owns what the key creates: the key's own id, or a name that several keys share."""
+    """Who owns what the key makes: the key's own id, or a name that several keys share."""
     created_at: datetime
     expires_at: datetime | None = None
+    """When the key expires; None = never."""
     revoked_at: datetime | None = None
+    """When the key was revoked; None = it was not."""
     last_used_at: datetime | None = None
     """When the key was last used, to about a minute."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from towpath.clock import seconds
 from towpath.engine.diagnosis import examine
@@ -15,6 +15,7 @@ from towpath.engine.engine import Engine
 from towpath.engine.findings import findings, of_queues, of_records
 from towpath.engine.worker_registry import BlockedLoop, HandlerReport
 from towpath.errors import ServerError
+from towpath.ledger.audit import ActionPage, AuditEntry
 from towpath.ledger.errors import KeyEnded, KeyNotFound
 from towpath.ledger.keys.findings import of_keys
 from towpath.ledger.keys.key import KeyInfo, NewKey, Scope
@@ -24,7 +25,7 @@ from towpath.web.audit import audited
 from towpath.web.auth import CanAdmin, CanRead, require_all_queues
 from towpath.web.bodies import BodyRoute
 from towpath.web.dependencies import TheEngine
-from towpath.web.fields import Answer, Body, Instant, example
+from towpath.web.fields import Answer, Body, Instant, answer_from, example
 from towpath.web.problems import Refused, documented
 
 router = APIRouter(prefix="/api/v1", tags=["operating"], route_class=BodyRoute)
@@ -236,37 +237,10 @@ class KeyIn(Body):
     """When the key expires; null = never."""
 
 
-class KeyOut(Answer):
+class KeyOut(answer_from(KeyInfo)):
     """A key, without its secret."""
 
-    id: str
-    name: str
-    scopes: list[str]
-    queues: list[str]
-    """Patterns of the queue names that it covers."""
-    owner: str
-    """Who owns what the key makes: the key's own id, or a name that several keys share."""
-    created_at: datetime
-    expires_at: datetime | None = None
-    """When the key expires; null = never."""
-    revoked_at: datetime | None = None
-    """When the key was revoked; null = it was not."""
-    last_used_at: datetime | None = None
-    """When the key was last used, to about a minute."""
-
-    @classmethod
-    def of(cls, key: KeyInfo) -> KeyOut:
-        return cls(
-            id=key.id,
-            name=key.name,
-            scopes=sorted(key.scopes),
-            queues=list(key.queues),
-            owner=key.owner,
-            created_at=key.created_at,
-            expires_at=key.expires_at,
-            revoked_at=key.revoked_at,
-            last_used_at=key.last_used_at,
-        )
+    scopes: Annotated[list[str], BeforeValidator(sorted)]
 
 
 class NewKeyOut(KeyOut):
@@ -277,7 +251,8 @@ class NewKeyOut(KeyOut):
 
     @classmethod
     def made(cls, made: NewKey) -> NewKeyOut:
-        return cls(**KeyOut.of(made.info).model_dump(), secret=made.secret.get_secret_value())
+        info = KeyOut.model_validate(made.info).model_dump()
+        return cls(**info, secret=made.secret.get_secret_value())
 
 
 class KeysOut(Answer):
@@ -291,7 +266,7 @@ async def keys(request: Request, key: CanAdmin) -> KeysOut:
     """List all keys, ended ones included. Needs an admin key for all queues."""
     require_all_queues(key)
     ledger: Ledger = request.app.state.ledger
-    return KeysOut(keys=[KeyOut.of(info) for info in await ledger.keys.list()])
+    return KeysOut(keys=[KeyOut.model_validate(info) for info in await ledger.keys.list()])
 
 
 @router.post("/keys", status_code=201, response_model=NewKeyOut, responses=documented())
@@ -353,7 +328,7 @@ async def revoke_key(id: str, request: Request, key: CanAdmin) -> KeyOut:
     require_all_queues(key)
     ledger: Ledger = request.app.state.ledger
     try:
-        return KeyOut.of(await ledger.keys.revoke(id[:64]))
+        return KeyOut.model_validate(await ledger.keys.revoke(id[:64]))
     except KeyNotFound as error:
         raise Refused(404, error.code, str(error), remedy=error.remedy) from error
 
@@ -361,7 +336,7 @@ async def revoke_key(id: str, request: Request, key: CanAdmin) -> KeyOut:
 # ── the audit log ────────────────────────────────────────────────────────────────────────
 
 
-class ActionOut(Answer):
+class ActionOut(answer_from(AuditEntry)):
     """A change that somebody asked for."""
 
     model_config = example(
@@ -380,36 +355,14 @@ class ActionOut(Answer):
         refused=False,
     )
 
-    seq: int
-    at: datetime
-    key_id: str
-    """The id of the key that was used."""
-    key_name: str
-    owner: str
-    """The owner of that key; empty for an entry of an older release."""
-    via: str
-    """`dashboard` for a login session, `api` for an API key."""
-    method: str
-    path: str
-    """The path, without its query."""
-    action: str
-    """What was asked for; empty for an entry of an older release."""
-    target: dict[str, Any]
-    """What it was about: the names in the path."""
-    changed: dict[str, Any]
-    """What was changed: fields of the request and of the answer, without payloads and secrets."""
-    status: int | None
-    """HTTP status of the response; null if there is none yet."""
     refused: bool
     """Whether it was refused (4xx), so that nothing was changed."""
 
 
-class ActionsOut(Answer):
+class ActionsOut(answer_from(ActionPage)):
     """A page of actions, newest first."""
 
     actions: list[ActionOut]
-    after: int | None
-    """Pass it as `after` to get the next page; null on the last page."""
 
 
 @router.get("/audit", response_model=ActionsOut, responses=documented())
@@ -441,5 +394,4 @@ async def actions(
     require_all_queues(admin)
     ledger: Ledger = request.app.state.ledger
     page = await ledger.audit.list(after=after, size=size, key=key, since=since, until=until)
-    found = [ActionOut.model_validate(action) for action in page.actions]
-    return ActionsOut(actions=found, after=page.after)
+    return ActionsOut.model_validate(page)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Sequence
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from datetime import UTC
+from typing import Annotated, Literal
 
-import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 from sse_starlette import EventSourceResponse
 
 from towpath.app.jobs import LARGEST_STEP, AllJobs, JobFilter, ManyStep
 from towpath.clock import days, hours
+from towpath.engine.history import History
+from towpath.engine.inspect import ErrorGroup, ErrorGroups
 from towpath.engine.model import JobRef, job_ref
 from towpath.engine.states import State
 from towpath.errors import JobError, JobHasRecord
@@ -24,7 +25,18 @@ from towpath.web.audit import audited
 from towpath.web.auth import CanAdmin, CanRead
 from towpath.web.bodies import BodyRoute
 from towpath.web.dependencies import TheEngine, TheJobs
-from towpath.web.fields import Answer, Body, Id, Instant, Lane, Queue, Text, example
+from towpath.web.fields import (
+    Answer,
+    Body,
+    Id,
+    InSeconds,
+    Instant,
+    Lane,
+    Queue,
+    Text,
+    answer_from,
+    example,
+)
 from towpath.web.problems import documented
 from towpath.web.streams import (
     begun,
@@ -57,33 +69,11 @@ async def counts(queue: Queue, engine: TheEngine, _: CanRead) -> CountsOut:
     return CountsOut.of(queue_name(queue), await engine.inspect.counts(queue))
 
 
-class HistoryOut(Answer):
+class HistoryOut(answer_from(History)):
     """The counts of a queue over time. Each list has one number per step, oldest first."""
 
-    begins: datetime
-    """When the first step begins."""
-    step: float
+    step: InSeconds
     """Length of a step in seconds: 60 or 3600."""
-    submitted: list[int]
-    """Jobs submitted in each step."""
-    completed: list[int]
-    """Jobs completed in each step."""
-    failed: list[int]
-    """Attempts that failed in each step."""
-    died: list[int]
-    """Jobs that died in each step."""
-    ready: list[int]
-    """Ready jobs at the start of each step; the last number is for now."""
-    delayed: list[int]
-    """Delayed jobs, counted like `ready`."""
-    waiting: list[int]
-    """Jobs that waited behind the head of their lane, counted like `ready`."""
-    leased: list[int]
-    """Leased jobs, counted like `ready`."""
-    dead: list[int]
-    """Dead jobs, counted like `ready`."""
-    oldest: list[int | None]
-    """Seconds that the oldest ready job had waited; null if none was ready."""
 
 
 _LAST = {"hour": hours(1), "day": hours(24), "month": days(30)}
@@ -101,9 +91,7 @@ async def history(
 ) -> HistoryOut:
     """Read the queue's counts over time. They are kept for the first 1,000 queues."""
     found = await engine.inspect.history(queue, last=_LAST[last])
-    fields: dict[str, Any] = msgspec.structs.asdict(found)
-    fields["step"] = found.step.total_seconds()
-    return HistoryOut(**fields)
+    return HistoryOut.model_validate(found)
 
 
 @router.post("/{queue}/pause", status_code=204, response_class=Response, responses=documented())
@@ -247,7 +235,7 @@ async def dead(
     return page_out(page, request, key)
 
 
-class GroupOut(Answer):
+class GroupOut(answer_from(ErrorGroup)):
     """Dead jobs that died of the same error."""
 
     model_config = example(
@@ -258,32 +246,17 @@ class GroupOut(Answer):
         last="2026-01-01T12:05:00Z",
     )
 
-    group: str
-    """The group's id for other requests; `other` collects the errors beyond the first hundred."""
-    error: str
-    """The first line of the reasons; `#` replaces numbers and ids."""
-    count: int
-    """Number of dead jobs."""
-    first: datetime
-    """When the first job of the group died."""
-    last: datetime
-    """When the last job of the group died."""
 
-
-class GroupsOut(Answer):
+class GroupsOut(answer_from(ErrorGroups)):
     """Dead jobs grouped by error, the largest group first."""
 
     groups: list[GroupOut]
-    ungrouped: int
-    """Number of dead jobs without a group: they died under an older release."""
 
 
 @router.get("/{queue}/dead/groups", response_model=GroupsOut, responses=documented())
 async def groups(queue: Queue, engine: TheEngine, _: CanRead) -> GroupsOut:
     """Count dead jobs by error."""
-    found = await engine.inspect.dead_groups(queue)
-    made = [GroupOut(**msgspec.structs.asdict(group)) for group in found.groups]
-    return GroupsOut(groups=made, ungrouped=found.ungrouped)
+    return GroupsOut.model_validate(await engine.inspect.dead_groups(queue))
 
 
 class FoundOut(Answer):

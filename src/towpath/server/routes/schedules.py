@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from towpath.clock import Duration, instant, parse_duration, seconds
 from towpath.engine.model import JobAttributes, JobOptions
-from towpath.engine.preview import MOST_FIRINGS, Preview, preview
+from towpath.engine.preview import MOST_FIRINGS, ClockChange, Preview, preview
 from towpath.engine.schedule import Cron, Every, Missed, Schedule
 from towpath.engine.stored_schedules import ScheduleInfo
 from towpath.errors import InvalidOption, ScheduleNotFound
@@ -30,6 +30,7 @@ from towpath.web.fields import (
     Queue,
     ScheduleName,
     Seconds,
+    answer_from,
     example,
     shown,
 )
@@ -118,14 +119,11 @@ class PreviewIn(_When):
     """Start of the preview. Default: now."""
 
 
-class ClockChangeOut(Answer):
+class ClockChangeOut(answer_from(ClockChange)):
     """A clock change that affects the schedule."""
 
-    at: datetime
     effect: str
     """What happens to the firings: skipped, moved, doubled or once."""
-    text: str
-    """The effect as a sentence."""
 
 
 class PreviewOut(Answer):
@@ -153,10 +151,7 @@ class PreviewOut(Answer):
 
     @classmethod
     def of(cls, when: Schedule, seen: Preview) -> PreviewOut:
-        changes = [
-            ClockChangeOut(at=shift.at, effect=shift.effect, text=shift.text)
-            for shift in seen.clock_changes
-        ]
+        changes = [ClockChangeOut.model_validate(change) for change in seen.clock_changes]
         return cls(schedule=str(when), firings=seen.firings, clock_changes=changes)
 
 
