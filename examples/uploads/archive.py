@@ -67,7 +67,7 @@ async def main(name: str, data: bytes) -> None:
         worker = Worker(app, signals=())
         working = asyncio.create_task(worker.run())
         try:
-            async with open_uploads(lambda: app.engine, lambda: app.ledger, options) as uploads:
+            async with open_uploads(app.engine, app.ledger, options) as uploads:
                 await archive(uploads, name, data)
         finally:
             worker.stop("the file is stored")

@@ -106,7 +106,7 @@ async def check_deployment(
     async with (
         Engine(deployment.store.url) as engine,
         Ledger(deployment.database, tables=[TABLES]) as ledger,
-        open_uploads(lambda: engine, lambda: ledger, deployment.options) as uploads,
+        open_uploads(engine, ledger, deployment.options) as uploads,
     ):
         swept = await uploads.sweeping.once(older=ZERO)
         assert swept.troubles == 0

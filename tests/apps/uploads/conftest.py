@@ -24,7 +24,7 @@ from towpath.ledger.ledger import Ledger
 
 @pytest.fixture
 def records(engine: Engine) -> UploadRecords:
-    return UploadRecords(lambda: engine, lambda: engine, UploadsOptions())
+    return UploadRecords(engine, engine, UploadsOptions())
 
 
 @pytest.fixture

@@ -346,7 +346,7 @@ class TestChunksOnAnotherServer:
         self, engine: Engine, oldest_server: EmbeddedServer, clock: ManualClock
     ) -> AsyncIterator[UploadRecords]:
         async with Engine(oldest_server.url, clock=clock) as other:
-            yield UploadRecords(lambda: engine, lambda: other, UploadsOptions())
+            yield UploadRecords(engine, other, UploadsOptions())
 
     async def test_are_there_and_nowhere_else(
         self,

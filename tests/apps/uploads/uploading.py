@@ -100,9 +100,9 @@ class UploadServices:
         self.engine, self.ledger = engine, ledger
         self.store = self.faults = FaultyStore(store)
         self.lifecycle = Lifecycle(
-            engine=lambda: engine,
-            chunks=lambda: chunks or engine,
-            ledger=lambda: ledger,
+            engine=engine,
+            chunks=chunks,
+            ledger=ledger,
             store=cast("ObjectStore", self.store),
             options=options,
         )

@@ -192,7 +192,7 @@ class Appending:
             now = (await self.look(upload_id)).offset or 0
             raise OffsetDiffers(upload_id, now, given=writing.offset) from error
         if writing.inside:
-            self.records.ends.note(upload_id, writing.front.generation, writing.offset)
+            self.records.body_ends.put(upload_id, (writing.front.generation, writing.offset))
         return writing.offset
 
     async def _begin_writing(
@@ -202,7 +202,7 @@ class Appending:
         front = await self.records.state(upload_id).front()
         if not front.status.open and front.status is not Status.COMPLETED:
             raise not_open(upload_id, front.status)
-        known = self.records.ends.knows(upload_id, front.generation, offset)
+        known = self.records.body_ends.get(upload_id) == (front.generation, offset)
         if not known or front.chunk != offset // plan.chunk_size:
             front, here = await self._read_front(upload_id, plan, front)
             if offset != here:
@@ -444,10 +444,11 @@ class Writing:
         # If the chunk began before this body, the first append has compared the offset.
         if self.number * self.plan.chunk_size >= self._start:
             await self._require_missing()
-        part, kept = self.plan.part_of(self.number), self.appending.records.kept
-        if self.room.has(part) and not kept.knows(self.upload_id, self.front.generation, part):
+        part, begun = self.plan.part_of(self.number), self.appending.records.begun_parts
+        known = begun.get((self.upload_id, part)) == self.front.generation
+        if self.room.has(part) and not known:
             await asyncio.gather(self.touch(part), self.room.finish(part))
-            kept.note(self.upload_id, self.front.generation, part)
+            begun.put((self.upload_id, part), self.front.generation)
 
     async def _require_missing(self) -> None:
         """Require that the chunk in which the body ends is still the first missing one.

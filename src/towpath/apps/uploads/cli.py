@@ -159,7 +159,7 @@ async def _uploads(session: Session, database: str | None) -> AsyncGenerator[Upl
     async with (
         session.engine() as engine,
         open_ledger(session, database, tables) as ledger,
-        open_uploads(lambda: engine, lambda: ledger, options) as uploads,
+        open_uploads(engine, ledger, options) as uploads,
     ):
         yield uploads
 

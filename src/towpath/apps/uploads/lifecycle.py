@@ -8,7 +8,7 @@ job, and a new turn or generation makes a new one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 import msgspec
@@ -66,26 +66,19 @@ class Lifecycle:
     def __init__(
         self,
         *,
-        engine: Callable[[], Engine],
-        chunks: Callable[[], Engine],
-        ledger: Callable[[], Ledger],
+        engine: Engine,
+        chunks: Engine | None = None,
+        ledger: Ledger,
         store: ObjectStore | None,
         options: UploadsOptions,
         measures: Measures | None = None,
     ) -> None:
-        self._engine, self._chunks, self._ledger = engine, chunks, ledger
+        self._engine, self.ledger = engine, ledger
         self._store, self.options = store, options
-        self.records = UploadRecords(engine, chunks, options)
+        self.engines = engine, chunks or engine
+        """The engine with the states, and the one with the bytes; often the same."""
+        self.records = UploadRecords(*self.engines, options)
         self.measures = measures or Measures()
-
-    @property
-    def ledger(self) -> Ledger:
-        return self._ledger()
-
-    @property
-    def engines(self) -> tuple[Engine, Engine]:
-        """The engine with the states and the one with the bytes; often the same."""
-        return self._engine(), self._chunks()
 
     def store_of(self, bucket: str) -> ObjectStore:
         """The object store of a bucket. Raises UploadsOff."""
@@ -116,7 +109,7 @@ class Lifecycle:
         long, the upload fails; a resume gives it new jobs. A foreign job with the same id is
         replaced. For a *stalled* upload, so is its own job if that has ended or was moved.
         """
-        engine, payload = self._engine(), msgspec.json.encode(work)
+        engine, payload = self._engine, msgspec.json.encode(work)
         options: JobOptions = {
             "id": work.id, "delay": delay, "max_attempts": ATTEMPTS, "retry": RETRY,
         }  # fmt: skip
@@ -156,7 +149,7 @@ class Lifecycle:
         if submitted.state is not State.DELAYED:
             return False
         with suppress(JobError):
-            job = await self._engine().inspect.job(submitted.job)
+            job = await self._engine.inspect.job(submitted.job)
             return job.due_at is not None and job.due_at > instant(wall_ms()) + _DELAYED_MOST
         return True
 
@@ -393,7 +386,7 @@ class Lifecycle:
         # Messages are only for watching: without PUBLISH rights or subscribers nothing is lost.
         with suppress(ServerError, TimeoutError):
             async with asyncio.timeout(1):
-                await self._engine().broadcast(channel, msgspec.json.encode(message))
+                await self._engine.broadcast(channel, msgspec.json.encode(message))
 
 
 def progress_of(fields: Mapping[str, str]) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -67,20 +67,20 @@ ALL = (PROCESSED, QUEUED, CHUNK_LATENCY, STORE_LATENCY, COMPLETION_LATENCY, RESE
 class Measures:
     """Updates the metrics of uploads, if there are metrics."""
 
-    def __init__(self, metrics: Callable[[], Metrics | None] = lambda: None) -> None:
+    def __init__(self, metrics: Metrics | None = None) -> None:
         self._metrics = metrics
 
     def count(self, spec: MetricSpec, many: float = 1) -> None:
-        if (metrics := self._metrics()) is not None:
-            metrics.own(spec).inc(many)
+        if self._metrics is not None:
+            self._metrics.own(spec).inc(many)
 
     def set(self, spec: MetricSpec, value: float) -> None:
-        if (metrics := self._metrics()) is not None:
-            metrics.own(spec).set(value)
+        if self._metrics is not None:
+            self._metrics.own(spec).set(value)
 
     def observe(self, spec: MetricSpec, seconds: float) -> None:
-        if (metrics := self._metrics()) is not None:
-            metrics.own(spec).observe(max(seconds, 0.0))
+        if self._metrics is not None:
+            self._metrics.own(spec).observe(max(seconds, 0.0))
 
     @contextmanager
     def timed(self, spec: MetricSpec) -> Generator[None]:

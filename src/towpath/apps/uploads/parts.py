@@ -61,22 +61,25 @@ def add_uploads(
 
     *store*, and *chunks* if the bytes are in another Redis, must be entered.
     """
-    lifecycle = Lifecycle(
-        engine=lambda: app.engine,
-        chunks=lambda: chunks or app.engine,
-        ledger=lambda: app.ledger,
-        store=store,
-        options=options,
-        measures=Measures(lambda: app.metrics),
-    )
-    app.handler(
+
+    @app.handler(
         UPLOADS,
         max_attempts=ATTEMPTS,
         retry=RETRY,
         time_limit=_LONGEST,
         concurrency=options.parts_at_once,
         keep=ZERO,
-    )(Storing(lifecycle).work)
+    )
+    async def work(payload: bytes, ctx: Context) -> None:
+        lifecycle = Lifecycle(  # of an entered app, which is why it is not made before
+            engine=app.engine,
+            chunks=chunks,
+            ledger=app.ledger,
+            store=store,
+            options=options,
+            measures=Measures(app.metrics),
+        )
+        await Storing(lifecycle).work(payload, ctx)
 
 
 class Storing:

@@ -7,7 +7,7 @@ behind expires, or is found by the next request or sweep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from importlib.resources import files
@@ -17,10 +17,11 @@ from towpath.apps.uploads.errors import ChunkLost
 from towpath.apps.uploads.model import Status, UploadPlan
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.states import UploadMap, UploadState, UploadUnknown
-from towpath.clock import Duration, duration_ms, minutes, steady
+from towpath.clock import Duration, duration_ms, minutes
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.space import SpaceRecord
+from towpath.recent import RecentCache
 
 SCRIPTS = files("towpath.apps.uploads") / "lua"
 PIECE = MIB
@@ -29,9 +30,10 @@ _COUNTED = minutes(10)
 """How long Redis keeps the number of waiting chunks that a sweep found."""
 _LONGER = minutes(1)
 """How much longer a reservation lasts than its bytes."""
+_REMEMBERED = 10_000, 30.0
+"""How many uploads or parts a process remembers, and for how many seconds."""
 _SILENT = 4
 """In body leases: a part without new bytes for so long gives way to others of its owner."""
-_KEPT_FOR, _KEPT_MOST = 30.0, 10_000
 
 
 def _chunk_expiry(chunk_expiry: Duration) -> int:
@@ -382,71 +384,27 @@ def _by_upload(parts: Iterable[tuple[str, int, int]]) -> dict[str, dict[int, int
     return found
 
 
-class Kept:
-    """Parts that this process has just marked as begun, so that it need not repeat that."""
-
-    def __init__(self) -> None:
-        self._parts: dict[tuple[str, int], tuple[int, float]] = {}
-
-    def note(self, upload_id: str, generation: int, part: int) -> None:
-        """Note that the state has *part* marked as begun."""
-        if len(self._parts) >= _KEPT_MOST:
-            self._parts.clear()
-        self._parts[upload_id, part] = generation, steady()
-
-    def knows(self, upload_id: str, generation: int, part: int) -> bool:
-        """Whether *part* was noted in the last 30 seconds."""
-        of, at = self._parts.get((upload_id, part), (-1, 0.0))
-        return of == generation and steady() - at < _KEPT_FOR
-
-
-class Ends:
-    """Offsets at which bodies ended inside a chunk: a PATCH that continues there soon needs no call
-    to read the offset.
-
-    An outdated entry does no harm, since the append script compares the offset.
-    """
-
-    def __init__(self) -> None:
-        self._ends: dict[str, tuple[int, int, float]] = {}
-
-    def note(self, upload_id: str, generation: int, offset: int) -> None:
-        """Note that a body has ended at *offset*."""
-        if len(self._ends) >= _KEPT_MOST:
-            self._ends.clear()
-        self._ends[upload_id] = generation, offset, steady()
-
-    def knows(self, upload_id: str, generation: int, offset: int) -> bool:
-        """Whether the last body ended at *offset* in the last 30 seconds."""
-        of, end, at = self._ends.get(upload_id, (-1, -1, 0.0))
-        return (of, end) == (generation, offset) and steady() - at < _KEPT_FOR
-
-
 class UploadRecords:
     """All Redis entries of uploads: *engine* has states and the budget, *chunks* the bytes."""
 
-    def __init__(
-        self, engine: Callable[[], Engine], chunks: Callable[[], Engine], options: UploadsOptions
-    ) -> None:
-        self._engine, self._chunks, self.options = engine, chunks, options
-        self.kept, self.ends = Kept(), Ends()
+    def __init__(self, engine: Engine, chunks: Engine, options: UploadsOptions) -> None:
+        self.options = options
+        self._states = engine.space("upload", SCRIPTS)
+        self._chunks = chunks.space("upload", SCRIPTS)
+        shared = engine.space("uploads", SCRIPTS)
+        self.budget = Budget(shared.at("budget"), options)
+        self.turns = Turns(shared.at("sweep"))
+        self.begun_parts = RecentCache[tuple[str, int], int](*_REMEMBERED)
+        """By upload and part: the generation in which this process has marked it as begun."""
+        self.body_ends = RecentCache[str, tuple[int, int]](*_REMEMBERED)
+        """By upload: the generation and offset at which a body ended inside a chunk. A PATCH that
+        continues there needs no call to read the offset: the script that appends compares it."""
 
     def state(self, upload_id: str) -> UploadState:
-        record = self._engine().space("upload", SCRIPTS).at(upload_id)
-        return UploadState(record, upload_id, self.options)
+        return UploadState(self._states.at(upload_id), upload_id, self.options)
 
     def chunks(self, upload_id: str) -> Chunks:
-        record = self._chunks().space("upload", SCRIPTS).at(upload_id)
-        return Chunks(record, upload_id, self.options)
-
-    @property
-    def budget(self) -> Budget:
-        record = self._engine().space("uploads", SCRIPTS).at("budget")
-        return Budget(record, self.options)
-
-    @property
-    def turns(self) -> Turns:
-        return Turns(self._engine().space("uploads", SCRIPTS).at("sweep"))
+        return Chunks(self._chunks.at(upload_id), upload_id, self.options)
 
     async def held(self, upload_id: str) -> dict[int, int]:
         """Returns, by part, how many bytes are in Redis of parts that are not stored yet.

@@ -39,6 +39,7 @@ from towpath.apps.uploads.sweeping import Sweep
 from towpath.clock import Duration, instant, steady, wall_ms
 from towpath.engine.check import integer
 from towpath.ids import new_job_id
+from towpath.recent import RecentCache
 
 LARGEST_PAGE = 1000
 _FIRST_LOOK, _LOOK_EVERY = 0.02, 0.25
@@ -92,7 +93,7 @@ class UploadService:
         self.ingest = Ingest(lifecycle)
         self.sweeping = Sweep(lifecycle)
         self.credentials = Credentials(self.options.secrets, longest=self.options.credential_ttl)
-        self._known: dict[str, KnownUpload] = {}
+        self._known = RecentCache[str, KnownUpload](_KNOWN_MOST)
 
     # ── starting ─────────────────────────────────────────────────────────────────────────
 
@@ -196,7 +197,7 @@ class UploadService:
             try:
                 put = await self.ingest.receive(request, body, plan)
             except UploadUnknown:
-                self._known.pop(upload_id, None)
+                self._known.pop(upload_id)
                 await self._lifecycle.restore(upload_id)
                 put = await self.ingest.receive(request, body, plan)
             safety = await self.ingest.safety(request, put)
@@ -228,11 +229,10 @@ class UploadService:
         return self._remember(await self._lifecycle.row(upload_id)) if found is None else found
 
     def _remember(self, upload: Upload) -> KnownUpload:
-        if len(self._known) >= _KNOWN_MOST:
-            self._known.clear()
-        known = self._known[upload.upload_id] = KnownUpload(
+        known = KnownUpload(
             upload.owner, upload.node_id, upload.mime_type, upload.plan, bool(upload.sources)
         )
+        self._known.put(upload.upload_id, known)
         return known
 
     async def complete(self, upload_id: str) -> View:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def open_uploads(
-    engine: Callable[[], Engine],
-    ledger: Callable[[], Ledger],
+    engine: Engine,
+    ledger: Ledger,
     options: UploadsOptions,
     *,
     metrics: Metrics | None = None,
@@ -38,24 +38,22 @@ async def open_uploads(
         if store is not None:
             await stack.enter_async_context(store)
         url = options.chunks_url
-        other = await stack.enter_async_context(Engine(url).tolerant()) if url else None
+        chunks = await stack.enter_async_context(Engine(url).tolerant()) if url else None
         yield UploadService(
             Lifecycle(
                 engine=engine,
-                chunks=lambda: other or engine(),
+                chunks=chunks,
                 ledger=ledger,
                 store=store,
                 options=options,
-                measures=Measures(lambda: metrics),
+                measures=Measures(metrics),
             )
         )
 
 
 def serving(host: Host) -> AbstractAsyncContextManager[UploadService]:
     """The service of uploads in a server."""
-    return open_uploads(
-        lambda: host.engine, lambda: host.ledger, host.options, metrics=host.metrics
-    )
+    return open_uploads(host.engine, host.ledger, host.options, metrics=host.metrics)
 
 
 def tasks(service: UploadService) -> Mapping[str, Callable[[], Awaitable[None]]]:
