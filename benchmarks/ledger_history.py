@@ -26,7 +26,8 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, Lease
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.records.relay import LedgerRecorder, Relay
+from towpath.ledger.records.recorder import LedgerRecorder
+from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 ROWS, ROUNDS, SHOWN, MOST_MS = 200_000, 20, 12, 5.0
@@ -67,7 +68,7 @@ class Stopwatch:
 
 async def work(ledger: Ledger, engine: Engine, server: EmbeddedServer) -> None:
     """What happens by itself, again and again."""
-    relay = ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+    relay = ledger.jobs.relay = Relay(ledger, engine, log=Log())
     recorder = LedgerRecorder(ledger.jobs)
     due = text(
         "UPDATE towpath_jobs SET relay_at = 1 WHERE relay_at IS NOT NULL AND queue = 'mails'"

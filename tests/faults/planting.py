@@ -99,7 +99,7 @@ FAULTS = [
         "the relay does not see that Redis is another",
         "queue_sync",
         "QueueSync.look",
-        "renewed = await self._connect().queues.anchor(self.queue) != self._life",
+        "renewed = await self._engine.queues.anchor(self.queue) != self._life",
         "renewed = self._life == ''",
     ),
     PlantedFault(
@@ -115,7 +115,7 @@ FAULTS = [
 MARKED_EARLY = PlantedFault(
     "the relay notes what it brings before it has brought it",
     "queue_sync",
-    "QueueSync._bring_missed",
+    "QueueSync._queue_missed",
     "found = found.and_(await self._queue(rows))",
     "await self._note([(it, None) for it in rows], seen=True);"
     " found = found.and_(await self._queue(rows))",
@@ -126,7 +126,7 @@ NUDGED_EARLY = PlantedFault(
     "Jobs.submit_in",
     "return (await self._ledger.transactions.submit(transaction, wanted)).recorded[0]",
     "made = (await self._ledger.transactions.submit(transaction, wanted)).recorded[0];"
-    " await self.fastpath.bring([made.record]); return made",
+    " await self.relay.enqueue([made.record]); return made",
 )
 
 MOVED_IN_VAIN = PlantedFault(

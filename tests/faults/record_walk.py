@@ -23,7 +23,8 @@ from towpath.ledger.errors import RecordNotFound, RecordNotWaiting
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.attempts import Beginning, Ending, Standing
 from towpath.ledger.records.record import RecordState, first_name
-from towpath.ledger.records.relay import LedgerRecorder, Relay
+from towpath.ledger.records.recorder import LedgerRecorder
+from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 QUEUE = "walk"
@@ -46,7 +47,7 @@ class RecordWalk:
         self.behind = self.chance.random() < 0.5
         """Whether each new Redis is behind the one before."""
         self.engine = Engine(server.url, clock=self.clock)
-        self.relay = Relay(ledger, lambda: self.engine, log=Log())
+        self.relay = Relay(ledger, self.engine, log=Log())
         self.recorder = LedgerRecorder(ledger.jobs)
         self.held: list[Lease] = []
         """Claimed, and not begun yet."""
@@ -77,7 +78,7 @@ class RecordWalk:
 
     async def make(self) -> None:
         """Makes records, with a connection to Redis or without."""
-        self.ledger.jobs.fastpath = self.relay if self.chance.random() < 0.5 else None
+        self.ledger.jobs.relay = self.relay if self.chance.random() < 0.5 else None
         for _ in range(self.chance.randrange(1, 4)):
             self.made += 1
             lane = self.chance.choice([None, "anna", "ben"])
@@ -86,7 +87,7 @@ class RecordWalk:
             await self.ledger.jobs.submit(
                 QUEUE, b"", id=f"r{self.made}", lane=lane, max_attempts=ENOUGH
             )
-        self.ledger.jobs.fastpath = None
+        self.ledger.jobs.relay = None
 
     async def claim(self) -> None:
         self.held += await self.claimed(self.chance.randrange(1, 5))
@@ -162,11 +163,11 @@ class RecordWalk:
 
     async def move_one(self) -> None:
         """Changes the due time of a waiting record, and tells Redis or not."""
-        self.ledger.jobs.fastpath = self.relay if self.chance.random() < 0.5 else None
+        self.ledger.jobs.relay = self.relay if self.chance.random() < 0.5 else None
         with suppress(RecordNotWaiting, RecordNotFound):
             id, wait = f"r{self.chance.randint(1, self.made + 1)}", self.chance.choice([0, 0, 5])
             await self.ledger.jobs.move(QUEUE, id, delay=seconds(wait))
-        self.ledger.jobs.fastpath = None
+        self.ledger.jobs.relay = None
 
     async def lose_one(self) -> None:
         """Kills a worker with the jobs that it holds."""

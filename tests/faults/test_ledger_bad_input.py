@@ -37,7 +37,7 @@ class RecordedApp:
     def __init__(self, server: EmbeddedServer, ledger: Ledger, engine: Engine) -> None:
         self.server, self.ledger, self.engine = server, ledger, engine
         often = {"look_every": milliseconds(100), "reconcile_every": milliseconds(100)}
-        self.relay = Relay(ledger, lambda: engine, log=Log(), **often)
+        self.relay = Relay(ledger, engine, log=Log(), **often)
         self.app = Towpath(server.url, ledger=ledger)
         self.ran: list[tuple[str, int]] = []
         self.gate = asyncio.Event()
@@ -56,7 +56,7 @@ class RecordedApp:
 
     async def queue(self, *ids: str) -> None:
         """Makes records that are in Redis."""
-        self.ledger.jobs.fastpath = self.relay
+        self.ledger.jobs.relay = self.relay
         await self.make(*ids)
 
     async def edit(self, id: str, change: str) -> None:

@@ -61,7 +61,7 @@ async def test_a_planted_fault_is_found(
 async def refused_once(ledger: Ledger, server: EmbeddedServer) -> None:
     """Redis refuses what the relay enqueues; the next poll must enqueue it again."""
     async with Engine(server.url) as engine:
-        relay = Relay(ledger, lambda: engine, log=Log())
+        relay = Relay(ledger, engine, log=Log())
         await ledger.jobs.submit(QUEUE, b"", id="before")
         await relay.look()
         await ledger.jobs.submit(QUEUE, b"", id="missed")
@@ -95,7 +95,7 @@ async def undone(url: str, server: EmbeddedServer) -> None:
     engine = create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://", 1))
     async with Ledger(url) as ledger, Engine(server.url) as redis:
         await ledger.migrate()
-        ledger.jobs.fastpath = Relay(ledger, lambda: redis, log=Log())
+        ledger.jobs.relay = Relay(ledger, redis, log=Log())
         async with AsyncSession(engine) as session:
             await ledger.submit(session, QUEUE, b"")
             seen = (await redis.inspect.counts(QUEUE)).ready

@@ -24,7 +24,8 @@ from towpath.engine.model import Bury, Complete, Lease, Release
 from towpath.engine.options import QueueOptions
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.record import Record, RecordState
-from towpath.ledger.records.relay import RECONCILE_EVERY, LedgerRecorder, Relay
+from towpath.ledger.records.recorder import LedgerRecorder
+from towpath.ledger.records.relay import RECONCILE_EVERY, Relay
 from towpath.telemetry.logs import Log
 
 MANY = amount(500, thoroughly=2_000)
@@ -43,7 +44,7 @@ async def test_records_end_once_after_an_older_database_is_restored(
         run.open_gate()
         # Asked for here; by itself it would happen within a minute.
         async with Engine(server.url) as engine:
-            found = await Relay(run.ledger, lambda: engine, log=Log()).reconcile()
+            found = await Relay(run.ledger, engine, log=Log()).reconcile()
         assert len(found) == 1
         await _ended_but_for_what_ran(run)
 
@@ -105,7 +106,7 @@ async def test_an_id_whose_row_was_lost_runs_when_it_is_submitted_again(
     async with Ledger(url) as ledger, Engine(server.url) as engine:
         await ledger.migrate()
         recorder = LedgerRecorder(ledger.jobs)
-        ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+        ledger.jobs.relay = Relay(ledger, engine, log=Log())
         await ledger.jobs.submit(QUEUE, b"1", id="a")
         await ledger.write(lambda connection: connection.execute(text("DELETE FROM towpath_jobs")))
         [lease] = await engine.claim(QUEUE, worker="w", lease=seconds(30))
@@ -151,7 +152,7 @@ class TestARestoredRow:
         old = "UPDATE towpath_jobs SET job = :id, state = 'pending', fence = 0, attempts = 0,"
         old += " result = NULL, relay_at = 0 WHERE id = :id"
         await ledger.write(lambda connection: connection.execute(text(old), {"id": id}))
-        await Relay(ledger, lambda: engine, log=Log()).reconcile()
+        await Relay(ledger, engine, log=Log()).reconcile()
         return await ledger.jobs.get(QUEUE, id)
 
     async def test_whose_first_job_came_before_its_turn_has_not_run(
@@ -173,7 +174,7 @@ class TestARestoredRow:
                 await recorder.end(leases[0], settlement, cancelled=False)
             assert settlement is not None
             await engine.settle([settlement])
-            await Relay(ledger, lambda: engine, log=Log()).reconcile()
+            await Relay(ledger, engine, log=Log()).reconcile()
         assert ran == ["1", "1"]
 
     async def test_that_was_cancelled_is_not_shown_as_completed(

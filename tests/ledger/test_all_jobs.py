@@ -18,7 +18,6 @@ from towpath.engine.model import job_ref
 from towpath.engine.states import State
 from towpath.errors import JobHasRecord, JobNotFound, ServerUnreachable
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Silent
 
 JOB = job_ref(REVIEWS, "a")
@@ -70,7 +69,7 @@ class TestARecordThatRedisDoesNotHave:
 async def test_a_process_without_the_database_is_told_so(
     jobs: AllJobs, ledger: Ledger, engine: Engine
 ) -> None:
-    async with Relay(ledger, lambda: engine, log=Silent()):
+    async with ledger.relayed(engine, log=Silent()):
         await ledger.jobs.submit(REVIEWS, b"1", id="a", delay=hours(1))
         elsewhere = AllJobs(engine, no_ledger)
 
@@ -118,7 +117,7 @@ async def test_a_job_that_changes_hands_meanwhile_is_explained_by_one_moment(
 ) -> None:
     """State and rank come from one look: a ready job has a rank, a leased one has none."""
     seen = set[Why]()
-    async with Relay(ledger, lambda: engine, log=Silent()):
+    async with ledger.relayed(engine, log=Silent()):
         await ledger.jobs.submit(REVIEWS, b"1", id="a")
 
         async def change_hands() -> None:

@@ -15,7 +15,7 @@ from towpath import Towpath
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
-from towpath.ledger.database.writing import Overtaken, Write
+from towpath.ledger.database.writing import Decide, Overtaken, Write
 from towpath.ledger.errors import LedgerBusy, LedgerRefused
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.event import NewEvent
@@ -46,22 +46,22 @@ def lend(
     number: int,
     *,
     then: Callable[[], None] = lambda: None,
-) -> Callable[[Connection], Write[Recorded]]:
+) -> Decide[tuple[Recorded, list[Recorded]]]:
     """Lend the book: a row, a job that reminds of it, and an event."""
 
-    def decide(connection: Connection) -> Write[Recorded]:
+    def decide(connection: Connection) -> Write[tuple[Recorded, list[Recorded]]]:
         [title] = connection.scalars(select(lending.books.c.title)).all()
         event = NewEvent(type="library.book.lent", key=title, data=b"{}")
         told = library.outbox.putting([event])
         reminder = library.jobs.submitting(connection, "reminders", b"1", id=f"remind-{number}")
         row = insert(lending.loans).values(id=number, book=1)
 
-        def write(connection: Connection) -> Recorded:
+        def write(connection: Connection) -> tuple[Recorded, list[Recorded]]:
             recorded = reminder(connection)
             connection.execute(row)
             told(connection)
             then()
-            return recorded
+            return recorded, [recorded]
 
         return write
 
@@ -81,7 +81,7 @@ class TestAChange:
     async def test_makes_row_job_and_event_together(
         self, library: Ledger, lending: LendingRelease
     ) -> None:
-        recorded = await library.decide(lend(library, lending, 1))
+        recorded = await library.jobs.decide(lend(library, lending, 1))
         assert (recorded.record.id, recorded.existed) == ("remind-1", False)
         assert await standing(library, lending) == (1, 1, 1)
 
@@ -94,11 +94,11 @@ class TestAChange:
             raise ValueError("out of ink")
 
         with pytest.raises(ValueError, match="out of ink"):
-            await library.decide(lend(library, lending, 1, then=fail))
+            await library.jobs.decide(lend(library, lending, 1, then=fail))
         assert await standing(library, lending) == (0, 0, 0)
-        await library.decide(lend(library, lending, 1))
+        await library.jobs.decide(lend(library, lending, 1))
         with pytest.raises(LedgerRefused):
-            await library.decide(lend(library, lending, 1))
+            await library.jobs.decide(lend(library, lending, 1))
         assert await standing(library, lending) == (1, 1, 1)
 
     async def test_that_fails_does_not_fail_others_at_the_same_time(
@@ -106,7 +106,7 @@ class TestAChange:
     ) -> None:
         numbers = (1, 1, 2, 2, 3)
         done = await asyncio.gather(
-            *(library.decide(lend(library, lending, number)) for number in numbers),
+            *(library.jobs.decide(lend(library, lending, number)) for number in numbers),
             return_exceptions=True,
         )
         assert sum(isinstance(outcome, LedgerRefused) for outcome in done) == 2
@@ -118,7 +118,7 @@ class TestAChange:
         """By a reader that looked before another one wrote: nothing of the first try stays."""
         looks: list[int] = []
 
-        def decide(connection: Connection) -> Write[Recorded]:
+        def decide(connection: Connection) -> Write[tuple[Recorded, list[Recorded]]]:
             looks.append(1)
             return lend(library, lending, len(looks), then=overtaken)(connection)
 
@@ -126,7 +126,7 @@ class TestAChange:
             if len(looks) == 1:
                 raise Overtaken
 
-        assert (await library.decide(decide)).record.id == "remind-2"
+        assert (await library.jobs.decide(decide)).record.id == "remind-2"
         assert await standing(library, lending) == (1, 1, 1)
 
     async def test_that_is_overtaken_each_time_is_refused_for_now(
@@ -138,7 +138,7 @@ class TestAChange:
             raise Overtaken
 
         with pytest.raises(LedgerBusy):
-            await library.decide(lend(library, lending, 1, then=overtaken))
+            await library.jobs.decide(lend(library, lending, 1, then=overtaken))
         assert await standing(library, lending) == (0, 0, 0)
 
     async def test_of_a_row_alone_reads_what_it_changed(
@@ -172,7 +172,7 @@ class TestTheJobOfAChange:
             pass
 
         async with app:
-            await library.decide(lend(library, lending, 1))
+            await library.jobs.decide(lend(library, lending, 1))
 
             async def is_there() -> bool:
                 return (await app.engine.inspect.counts("reminders")).ready == 1
@@ -183,20 +183,16 @@ class TestTheJobOfAChange:
         self, library: Ledger, lending: LendingRelease
     ) -> None:
         """Nobody has to look for it first, and nobody hears of one that was undone."""
-        relay = Relay(library, _no_engine, log=Log())
-        brought = list[int]()
+        relay = Relay(library, Engine("redis://nobody-is-asked.invalid"), log=Log())
+        queued = list[int]()
 
-        async def bring_made(seqs: Sequence[int]) -> None:
-            brought.extend(seqs)
+        async def enqueue_stored(seqs: Sequence[int]) -> None:
+            queued.extend(seqs)
 
-        relay.bring_made = bring_made
-        library.jobs.fastpath = relay
-        recorded = await library.decide(lend(library, lending, 1))
+        relay.enqueue_stored = enqueue_stored
+        library.jobs.relay = relay
+        recorded = await library.jobs.decide(lend(library, lending, 1))
         with pytest.raises(LedgerRefused):
-            await library.decide(lend(library, lending, 1))
+            await library.jobs.decide(lend(library, lending, 1))
         await library.close()
-        assert brought == [recorded.record.seq]
-
-
-def _no_engine() -> Engine:
-    raise AssertionError("nothing is asked of Redis")
+        assert queued == [recorded.record.seq]

@@ -12,7 +12,8 @@ from towpath.engine.model import Fail, Lease, job_ref
 from towpath.engine.states import State
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.attempts import Ending
-from towpath.ledger.records.relay import LedgerRecorder, Relay
+from towpath.ledger.records.recorder import LedgerRecorder
+from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 QUEUE = "reviews"
@@ -36,7 +37,7 @@ async def test_redis_has_the_due_time_of_the_row(
 ) -> None:
     """Not that of the row and the time that queuing it took."""
     async with Engine(server.url) as engine:
-        ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+        ledger.jobs.relay = Relay(ledger, engine, log=Log())
         for n in range(5):
             await ledger.jobs.submit(QUEUE, b"", id=f"job-{n}", delay=far)
         for n in range(5):
@@ -49,7 +50,7 @@ async def test_every_attempt_knows_the_due_time_that_was_asked_for(
     ledger: Ledger, server: EmbeddedServer
 ) -> None:
     async with Engine(server.url) as engine:
-        relay = ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+        relay = ledger.jobs.relay = Relay(ledger, engine, log=Log())
         margin = 50
         while True:
             due = instant(instant_ms("due", datetime.now(UTC)) + margin)
@@ -82,7 +83,7 @@ async def test_what_is_overdue_runs_in_the_order_of_due_times(
         margin = 200
         while not (due := await submitted_in_time(ledger, engine, margin)):
             margin *= 10  # a slow machine
-        relay = Relay(ledger, lambda: engine, log=Log())
+        relay = Relay(ledger, engine, log=Log())
 
         async def all_are_due() -> bool:
             return datetime.now(UTC) > due

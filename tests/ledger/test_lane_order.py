@@ -19,7 +19,8 @@ from towpath.engine.model import Complete, Fail, Lease, Settlement
 from towpath.engine.options import LanePolicy
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.record import first_name
-from towpath.ledger.records.relay import LedgerRecorder, Relay
+from towpath.ledger.records.recorder import LedgerRecorder
+from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 CHAT = "chat"
@@ -31,7 +32,7 @@ End = Callable[[Lease], Settlement]
 @pytest.fixture
 def relay(ledger: Ledger, engine: Engine) -> Relay:
     """A relay that looks when the test says so, and brings what is made until then."""
-    relay = ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+    relay = ledger.jobs.relay = Relay(ledger, engine, log=Log())
     return relay
 
 
@@ -78,7 +79,7 @@ async def test_a_rolled_back_savepoint_does_not_change_the_order(
     driver = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
     scheme, _, rest = url.partition("://")
     theirs = create_async_engine(f"{driver[scheme]}://{rest}")
-    async with Relay(ledger, lambda: engine, log=Log()):
+    async with ledger.relayed(engine, log=Log()):
         async with AsyncSession(theirs) as session:
             await ledger.submit(session, CHAT, b"1", id="first", lane="anna")
             savepoint = await session.begin_nested()
@@ -94,10 +95,10 @@ async def test_a_record_that_was_not_queued_comes_before_later_ones_that_were(
     ledger: Ledger, engine: Engine, relay: Relay
 ) -> None:
     """Whoever made the first died before Redis heard of it."""
-    ledger.jobs.fastpath = None
+    ledger.jobs.relay = None
     await make(ledger, "first")
     await make(ledger, "other", lane="ben")
-    ledger.jobs.fastpath = relay
+    ledger.jobs.relay = relay
     await make(ledger, "second")
     await make(ledger, "third")
     began = await RecordWorker(ledger, engine).work_until(4)
@@ -177,7 +178,7 @@ async def test_the_order_is_kept_through_an_outage_of_redis(ledger: Ledger) -> N
     with EmbeddedServer() as server:
         async with (
             Engine(server.url, limits=SHORT) as engine,
-            Relay(ledger, lambda: engine, log=Log(), look_every=SOON),
+            ledger.relayed(engine, log=Log(), look_every=SOON),
         ):
             ids = [f"r{n:02}" for n in range(60)]
             for number, id in enumerate(ids):
@@ -198,16 +199,16 @@ async def test_each_of_several_producers_has_its_order(
     async def produce(name: str) -> None:
         async with (
             Ledger(url) as own,
-            Relay(own, lambda: engine, log=Log(), look_every=SOON) as way,
+            own.relayed(engine, log=Log(), look_every=SOON) as way,
         ):
             for number in range(20):
-                own.jobs.fastpath = way if chance.random() < 0.7 else None
+                own.jobs.relay = way if chance.random() < 0.7 else None
                 await make(own, f"{name}-{number:02}", lane=f"lane{number % 2}")
                 if name == "b" and number == 10:
                     server.ask("FLUSHALL")
 
     worker = RecordWorker(ledger, engine)
-    async with Relay(ledger, lambda: engine, log=Log(), look_every=SOON):
+    async with ledger.relayed(engine, log=Log(), look_every=SOON):
         working = asyncio.create_task(worker.work_until(60))
         await asyncio.gather(*map(produce, "abc"))
         # Nobody waits for the two seconds in which a maker brings its own.

@@ -26,7 +26,6 @@ from towpath.errors import (
     ServerUnreachable,
 )
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Silent
 
 OF_ANN = JobFilter(states=OPEN, lane="ann")
@@ -56,7 +55,7 @@ async def jobs(engine: Engine, ledger: Ledger) -> AsyncIterator[AllJobs]:
         return ledger
 
     await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
-    async with Relay(ledger, lambda: engine, log=Silent()):
+    async with ledger.relayed(engine, log=Silent()):
         yield AllJobs(engine, find_ledger)
 
 

@@ -23,20 +23,21 @@ from towpath.ledger.errors import RecordNotFound, RecordNotWaiting
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.attempts import Ending, Standing
 from towpath.ledger.records.record import NOT_RUN, Record, RecordState, as_job
-from towpath.ledger.records.relay import LedgerRecorder, Relay
+from towpath.ledger.records.recorder import LedgerRecorder
+from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 
 @pytest.fixture
 def relay(ledger: Ledger, engine: Engine) -> Relay:
     """A relay that looks when the test says so."""
-    return Relay(ledger, lambda: engine, log=Log())
+    return Relay(ledger, engine, log=Log())
 
 
 @pytest.fixture
-def fastpath(ledger: Ledger, relay: Relay) -> None:
+def queued_at_once(ledger: Ledger, relay: Relay) -> None:
     """Whoever changes a record tells Redis of it at once."""
-    ledger.jobs.fastpath = relay
+    ledger.jobs.relay = relay
 
 
 async def claim(engine: Engine, wait: float = 0, *, lane: str | None = None) -> list[Lease]:
@@ -71,7 +72,7 @@ def wait_of(record: Record) -> float:
     return (record.due_at - record.created_at).total_seconds()
 
 
-@pytest.mark.usefixtures("fastpath")
+@pytest.mark.usefixtures("queued_at_once")
 class TestMovingARecord:
     async def test_changes_the_row_and_redis(self, ledger: Ledger, engine: Engine) -> None:
         await made(ledger, delay=hours(1))
@@ -179,9 +180,9 @@ class TestAMoveThatDidNotReachRedis:
     async def test_begins_no_attempt_at_a_claim_before_the_time(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
-        ledger.jobs.fastpath = relay
+        ledger.jobs.relay = relay
         await made(ledger)
-        ledger.jobs.fastpath = None
+        ledger.jobs.relay = None
         await ledger.jobs.move(REVIEWS, "a", delay=hours(2))
         [early] = await claim(engine, HANGS)
         told = await LedgerRecorder(ledger.jobs).begin(early)
@@ -228,9 +229,9 @@ class TestAMoveThatDidNotReachRedis:
 
 
 async def moved_forward_runs(ledger: Ledger, engine: Engine, relay: Relay) -> None:
-    ledger.jobs.fastpath = relay
+    ledger.jobs.relay = relay
     await made(ledger, delay=hours(9))
-    ledger.jobs.fastpath = None
+    ledger.jobs.relay = None
     await ledger.jobs.move(REVIEWS, "a", delay=ZERO)
     assert await claim(engine) == []
     await relay.look()
@@ -245,7 +246,7 @@ async def early_goes_back(ledger: Ledger, engine: Engine, relay: Relay) -> None:
     record = await ledger.jobs.get(REVIEWS, "a")
     due_now = msgspec.structs.replace(record, due_at=None)
     await engine.submit_many(REVIEWS, [as_job(due_now, now=record.created_at)])
-    ledger.jobs.fastpath = relay
+    ledger.jobs.relay = relay
     [early] = await claim(engine)
     told = await LedgerRecorder(ledger.jobs).begin(early)
     assert isinstance(told, Release)
@@ -260,7 +261,7 @@ async def early_goes_back(ledger: Ledger, engine: Engine, relay: Relay) -> None:
     assert (begun.standing, begun.attempt) == (Standing.BEGUN, 1)
 
 
-@pytest.mark.usefixtures("fastpath")
+@pytest.mark.usefixtures("queued_at_once")
 class TestSettingARecord:
     async def test_creates_it(self, ledger: Ledger, engine: Engine) -> None:
         record, replaced = await ledger.jobs.set(REVIEWS, b"1", id="a", delay=hours(1))

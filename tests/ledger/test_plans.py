@@ -96,7 +96,7 @@ def sent_statements() -> Iterator[dict[str, Any]]:
 
 async def everything_by_itself(ledger: Ledger, engine: Engine, server: EmbeddedServer) -> None:
     """What relays, workers and couriers do."""
-    relay = ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+    relay = ledger.jobs.relay = Relay(ledger, engine, log=Log())
     await relay.look()
     for id in ("a", "b", "c"):
         await ledger.jobs.submit("mails", b"1", id=id, lane="anna", subject=id, version=1)

@@ -16,7 +16,8 @@ from towpath.engine.model import Complete, Fail, Lease, job_ref
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.attempts import Ending, Standing
 from towpath.ledger.records.record import OPEN, RecordOptions, RecordState
-from towpath.ledger.records.relay import LedgerRecorder, Relay
+from towpath.ledger.records.recorder import LedgerRecorder
+from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 
@@ -36,7 +37,7 @@ async def test_a_record_that_is_queued_again_keeps_its_due_time(
 ) -> None:
     """Redis has lost it, and it was made long ago."""
     async with Engine(server.url) as engine:
-        ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+        ledger.jobs.relay = Relay(ledger, engine, log=Log())
         await failed_once(ledger, engine)
         await ledger.write(
             lambda connection: connection.exec_driver_sql("UPDATE towpath_jobs SET created_at = 1")
@@ -52,7 +53,7 @@ async def test_a_retried_record_leaves_no_old_job_in_redis(
     ledger: Ledger, server: EmbeddedServer
 ) -> None:
     async with Engine(server.url) as engine:
-        ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+        ledger.jobs.relay = Relay(ledger, engine, log=Log())
         await failed_once(ledger, engine)
         await ledger.jobs.retry(REVIEWS, "a")
 
@@ -68,7 +69,7 @@ async def test_a_failed_attempt_can_no_longer_complete_its_record(
 ) -> None:
     """Its job stays in Redis: the row says when it runs again."""
     async with Engine(server.url) as engine:
-        ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+        ledger.jobs.relay = Relay(ledger, engine, log=Log())
         await ledger.jobs.submit(REVIEWS, b"1", id="a")
         [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30), wait=seconds(HANGS))
         recorder = LedgerRecorder(ledger.jobs)
@@ -102,7 +103,7 @@ async def test_a_renamed_record_keeps_the_token_of_its_last_attempt(
 ) -> None:
     """Those to come must be higher, also where Redis lost everything and its clock went back."""
     async with Engine(server.url) as engine:
-        ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+        ledger.jobs.relay = Relay(ledger, engine, log=Log())
         await failed_once(ledger, engine, subject="s", revision="c3", follows="c2")
         before = await ledger.jobs.get(REVIEWS, "a")
         await again(ledger)
@@ -116,7 +117,7 @@ async def test_the_later_of_two_leases_that_begin_together_holds_the_record(
 ) -> None:
     """Whichever of them asks first: the first who asks is alone, the others share a transaction."""
     async with Engine(server.url) as engine:
-        ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+        ledger.jobs.relay = Relay(ledger, engine, log=Log())
         for id in ("a", "busy"):
             await ledger.jobs.submit(REVIEWS, b"1", id=id)
         first = await claimed(engine)

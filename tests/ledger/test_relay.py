@@ -35,7 +35,7 @@ ALL_DUE = text("UPDATE towpath_jobs SET relay_at = 1")
 @pytest.fixture
 def relay(ledger: Ledger, engine: Engine) -> Relay:
     """A relay that looks when the test says so."""
-    return Relay(ledger, lambda: engine, log=Log())
+    return Relay(ledger, engine, log=Log())
 
 
 def ref(record: Record) -> JobRef:
@@ -79,7 +79,7 @@ class InterruptedEngine(Engine):
 
 class TestARelay:
     async def test_queues_new_records_at_once(self, ledger: Ledger, engine: Engine) -> None:
-        async with Relay(ledger, lambda: engine, log=Log()) as relay:
+        async with ledger.relayed(engine, log=Log()) as relay:
             await relay.look()  # what is made while its first look is on the way waits for the next
             made = await ledger.jobs.submit(REVIEWS, b"1", id="a", priority=100, lane="u1")
             job = await engine.inspect.job(ref(made.record))
@@ -123,7 +123,7 @@ class TestARelay:
         self, url: str, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
         async with Ledger(url) as another:
-            other = Relay(another, lambda: engine, log=Log())
+            other = Relay(another, engine, log=Log())
             await asyncio.gather(relay.look(), other.look())
             await missed(ledger, *(f"r{n}" for n in range(700)))
             queued = await asyncio.gather(relay.look(), other.look())
@@ -198,7 +198,7 @@ class TestAfterRedisHasLostEverything:
         """Every process does it at its start: a minute each time was an hour with many of them."""
         first = await begun(ledger, engine)
         for _ in range(5):
-            await Relay(ledger, lambda: engine, log=Log()).look()
+            await Relay(ledger, engine, log=Log()).look()
         await engine.submit("reviews", b"", id="b")
         [second] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
         assert second.token == pytest.approx(second.claimed_ms * 1000, abs=1000)
@@ -252,7 +252,7 @@ class TestWhereRedisAndTheLedgerDisagree:
         """The others leave it to that one until the next time."""
         await missed(ledger, "a")
         async with Ledger(url) as another:
-            other = Relay(another, lambda: engine, log=Log(), reconcile_every=seconds(0))
+            other = Relay(another, engine, log=Log(), reconcile_every=seconds(0))
             await relay.look()
             await other.look()  # it has not seen this queue before
             [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
@@ -280,7 +280,7 @@ class TestWhereRedisAndTheLedgerDisagree:
     async def test_a_cancelled_record_stops_its_worker(
         self, ledger: Ledger, engine: Engine
     ) -> None:
-        async with Relay(ledger, lambda: engine, log=Log()):
+        async with ledger.relayed(engine, log=Log()):
             await ledger.jobs.submit(REVIEWS, b"1", id="a")
             [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
             await ledger.jobs.begin(lease)
@@ -302,7 +302,7 @@ class TestWhereRedisAndTheLedgerDisagree:
         async with InterruptedEngine(server.url, limits=SHORT) as engine:
             lease = await begun(ledger, engine)
             engine.interruption = lambda: ledger.jobs.cancel(REVIEWS, "a")
-            relay = Relay(ledger, lambda: engine, log=Log())
+            relay = Relay(ledger, engine, log=Log())
             await relay.look()
             await due(ledger)
             await relay.look()
@@ -329,7 +329,7 @@ class TestWhileRedisIsAway:
     async def test_records_are_made_and_queued_when_it_is_back(self, ledger: Ledger) -> None:
         with EmbeddedServer() as server:
             async with Engine(server.url, limits=SHORT) as engine:
-                relay = Relay(ledger, lambda: engine, log=Log(), look_every=seconds(0.05))
+                relay = Relay(ledger, engine, log=Log(), look_every=seconds(0.05))
                 async with relay:
                     await ledger.jobs.submit(REVIEWS, b"1", id="before")
                     server.kill()
@@ -355,7 +355,7 @@ class TestBesideAFrozenShard:
         slow = Limits(answer=seconds(30), give_up=seconds(60))
         database = create_async_engine(named(url))
         async with Engine(shards.url, limits=slow) as engine:
-            ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+            ledger.jobs.relay = Relay(ledger, engine, log=Log())
             for queue in (shards.bad, shards.good):
                 await engine.inspect.counts(queue)
             shards.freeze()
@@ -375,9 +375,9 @@ class TestBesideAFrozenShard:
         self, ledger: Ledger, shards: FreezableShards, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Not even if it was made in one transaction with a record of that shard."""
-        monkeypatch.setattr("towpath.ledger.records.jobs.NUDGE", seconds(60))
+        monkeypatch.setattr("towpath.ledger.records.jobs.QUEUE_WAIT", seconds(60))
         async with Engine(shards.url, limits=Limits(give_up=seconds(60))) as engine:
-            ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+            ledger.jobs.relay = Relay(ledger, engine, log=Log())
             for queue in (shards.bad, shards.good):
                 await engine.inspect.counts(queue)
             shards.freeze()

@@ -224,7 +224,7 @@ class TestASavepoint:
     async def _queued(server: EmbeddedServer, engine: AsyncEngine, ledger: Ledger) -> int:
         """How many are queued by the commit alone: this relay does nothing else."""
         async with RedisEngine(server.url) as redis, AsyncSession(engine) as session:
-            ledger.jobs.fastpath = Relay(ledger, lambda: redis, log=Log())
+            ledger.jobs.relay = Relay(ledger, redis, log=Log())
             await order(session, 7)
             await ledger.submit(session, REVIEWS, b"1")
             await (await session.begin_nested()).rollback()
@@ -270,7 +270,7 @@ class TestABlockingTransaction:
         self, blocking: Engine, server: EmbeddedServer, ledger: Ledger
     ) -> None:
         async with RedisEngine(server.url) as redis:
-            ledger.jobs.fastpath = Relay(ledger, lambda: redis, log=Log())
+            ledger.jobs.relay = Relay(ledger, redis, log=Log())
             app = Towpath(server.url, ledger=ledger)
 
             @app.handler("shop", name="sell", record=True)

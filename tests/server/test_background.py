@@ -118,11 +118,11 @@ async def test_a_review_that_was_accepted_meanwhile_is_queued(
 ) -> None:
     """The relay that ended was all that would have brought it."""
     plant = PlantedFailure(monkeypatch, Relay, "_turn")
-    bring = PlantedFailure(monkeypatch, Relay, "bring")
+    enqueue = PlantedFailure(monkeypatch, Relay, "enqueue")
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     async with ledger:
         await ledger.migrate()
-    plant.failing = bring.failing = True
+    plant.failing = enqueue.failing = True
     async with (
         started(app_on(server.url, ledger)) as app,
         client_of(app, await key_of(app, "admin")) as client,
@@ -136,5 +136,5 @@ async def test_a_review_that_was_accepted_meanwhile_is_queued(
             return counts.ready
 
         assert await queued() == 0
-        plant.failing = bring.failing = False
+        plant.failing = enqueue.failing = False
         await eventually_async(queued)

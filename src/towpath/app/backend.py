@@ -131,7 +131,6 @@ class Backend:
     async def _open_ledger(self, given: Ledger | str, life: AsyncExitStack) -> None:
         from towpath.ledger.errors import LedgerUnreachable  # noqa: PLC0415 -- beside the ledger
         from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- needs the libraries of an extra
-        from towpath.ledger.records.relay import Relay  # noqa: PLC0415 -- the same
 
         ledger = Ledger(given) if isinstance(given, str) else given
         if not ledger.entered:
@@ -141,8 +140,8 @@ class Backend:
         if self._check is not None:
             ledger.jobs.checks.append(self._check)
             life.callback(ledger.jobs.checks.remove, self._check)
-        if ledger.jobs.fastpath is None:  # a server that the app runs in has a relay already
-            await life.enter_async_context(Relay(ledger, lambda: self.engine, log=self._log))
+        if ledger.jobs.relay is None:  # a server that the app runs in has a relay already
+            await life.enter_async_context(ledger.relayed(self.engine, log=self._log))
         self._ledger = ledger
 
     # ── what is shared ───────────────────────────────────────────────────────────────────
@@ -278,7 +277,7 @@ class Backend:
     @property
     def recorder(self) -> Recorder:
         """Reads and writes the record of a job around its attempts in a worker."""
-        from towpath.ledger.records.relay import LedgerRecorder  # noqa: PLC0415 -- as above
+        from towpath.ledger.records.recorder import LedgerRecorder  # noqa: PLC0415 -- as above
 
         return LedgerRecorder(self.ledger.jobs)
 

@@ -42,7 +42,7 @@ async def reconcile(session: Session, *, database: DatabaseOption = None) -> Non
     from towpath.telemetry.logs import Log  # noqa: PLC0415 -- the same
 
     async with open_ledger(session, database) as records, session.engine() as engine:
-        found = await Relay(records, lambda: engine, log=Log()).reconcile()
+        found = await Relay(records, engine, log=Log()).reconcile()
     rows = [
         {"queue": queue, "open": outcome.open, "queued": outcome.queued, "ended": outcome.ended}
         for queue, outcome in sorted(found.items())

@@ -269,11 +269,10 @@ async def each(session: Session, names: Iterable[N], do: Callable[[N], Awaitable
 
 async def _open_with_relay(life: AsyncExitStack, ledger: Ledger, engine: Engine) -> None:
     """Open *ledger*, with a relay that brings its changes to Redis."""
-    from towpath.ledger.records.relay import Relay  # noqa: PLC0415 -- slow to import
-    from towpath.telemetry.logs import Silent  # noqa: PLC0415 -- the same
+    from towpath.telemetry.logs import Silent  # noqa: PLC0415 -- slow to import
 
     await life.enter_async_context(ledger)
-    await life.enter_async_context(Relay(ledger, lambda: engine, log=Silent()))
+    await life.enter_async_context(ledger.relayed(engine, log=Silent()))
 
 
 DatabaseOption = Annotated[

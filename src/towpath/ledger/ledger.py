@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
@@ -16,19 +16,24 @@ from towpath.ledger.audit import Audit
 from towpath.ledger.database.schema import LEDGER, identity, schema_version
 from towpath.ledger.database.store import open_store, translated
 from towpath.ledger.database.tables import Tables, lines
-from towpath.ledger.database.writing import Decide, Write
+from towpath.ledger.database.writing import Decide, DecideMany, SharedChange, Write
 from towpath.ledger.errors import LedgerClosed
 from towpath.ledger.keys.keys import NOTED_EVERY, ApiKeys
 from towpath.ledger.keys.logins import Logins
 from towpath.ledger.outbox.outbox import Outbox, was_put
-from towpath.ledger.records.jobs import Jobs, were_made
+from towpath.ledger.records.jobs import Jobs
 from towpath.ledger.records.record import Recorded, RecordOptions
 from towpath.ledger.records.transactions import Transactions
 
 if TYPE_CHECKING:
+    from towpath.engine.engine import Engine
     from towpath.ledger.database.migrate import Migration
+    from towpath.ledger.records.relay import Relay
     from towpath.ledger.records.transactions import Transaction
+    from towpath.telemetry.logs import Log
 
+A = TypeVar("A")
+R = TypeVar("R")
 T = TypeVar("T")
 
 LIMIT = seconds(5)
@@ -142,6 +147,24 @@ class Ledger:
         """
         return await self.jobs.submit_in(session, queue, payload, **options)
 
+    @asynccontextmanager
+    async def relayed(
+        self, engine: Engine, *, log: Log, **pauses: Duration
+    ) -> AsyncGenerator[Relay]:
+        """Queue records in the Redis of *engine* until the body ends: new ones at once, and by a
+        relay all that Redis lacks. *pauses* are those of `Relay`.
+        """
+        from towpath.ledger.records.relay import Relay  # noqa: PLC0415 -- it uses the ledger
+
+        relay = Relay(self, engine, log=log, **pauses)
+        self.jobs.relay = relay
+        try:
+            async with relay:
+                yield relay
+        finally:
+            if self.jobs.relay is relay:
+                self.jobs.relay = None
+
     # ── schema ───────────────────────────────────────────────────────────────────────────
 
     async def migrate(self) -> list[Migration]:
@@ -213,18 +236,45 @@ class Ledger:
         LedgerError.
         """
 
-        def noted(connection: Connection) -> Write[tuple[T, bool, list[int]]]:
+        def noted(connection: Connection) -> Write[tuple[T, bool]]:
             self._require_fit(connection)
             write = decide(connection)
-            return lambda writer: (write(writer), was_put(writer), were_made(writer))
+            return lambda writer: (write(writer), was_put(writer))
 
         with self._in_use():
-            answer, put, made = await self._store.write(noted)
+            answer, put = await self._store.write(noted)
         if put:
             self.outbox.nudge()
-        if made:
-            self.jobs.committed(made)
         return answer
+
+    def decide_together(
+        self, decide: DecideMany[A, T], finish: Callable[[T], list[R]]
+    ) -> Callable[[A], Awaitable[R]]:
+        """Return a function that makes a change for one item. Concurrent calls share a transaction
+        and its statements: *decide* gets all their items.
+
+        Each call returns its own of the answers that *finish* makes of what the change returned;
+        *finish* runs in the event loop, once per transaction. Otherwise like `decide`.
+        """
+
+        def noted(connection: Connection, items: list[A]) -> Write[tuple[T, bool]]:
+            self._require_fit(connection)
+            write = decide(connection, items)
+            return lambda writer: (write(writer), was_put(writer))
+
+        def finished(outcome: tuple[T, bool]) -> list[R]:
+            answer, put = outcome
+            if put:
+                self.outbox.nudge()
+            return finish(answer)
+
+        change = SharedChange(noted, finished)
+
+        async def ask(item: A) -> R:
+            with self._in_use():
+                return await self._store.write_shared(change, item)
+
+        return ask
 
     def _require_fit(self, connection: Connection) -> None:
         """Check the versions of the tables, once and again after `probe`. Raises LedgerError."""

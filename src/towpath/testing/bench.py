@@ -207,7 +207,7 @@ class Bench:
             return False
         from towpath.ledger.records.relay import Relay  # noqa: PLC0415 -- needs libraries of an extra
 
-        relay = Relay(self.app.ledger, lambda: self.app.engine, log=Silent())
+        relay = Relay(self.app.ledger, self.app.engine, log=Silent())
         found = (await relay.reconcile()).values()
         return any(not isinstance(each, TowpathError) and each.queued for each in found)
 

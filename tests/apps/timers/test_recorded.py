@@ -23,7 +23,6 @@ from towpath.engine.states import State
 from towpath.errors import ServerError
 from towpath.ledger.errors import LedgerMissing
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 KEY = TypeKey("t")
@@ -41,7 +40,7 @@ def url(prepared_file_url: str) -> str:
 
 @pytest.fixture
 async def timers(engine: Engine, ledger: Ledger) -> AsyncIterator[TimerService]:
-    async with Relay(ledger, lambda: engine, log=Log()):
+    async with ledger.relayed(engine, log=Log()):
         yield TimerService(lambda: engine, TimersOptions(), jobs=lambda: ledger.jobs)
 
 
@@ -127,7 +126,7 @@ async def test_a_recorded_timer_is_accepted_while_redis_is_away(
     with EmbeddedServer(data=tmp_path / "valkey") as server:
         async with (
             Engine(server.url, limits=limits) as engine,
-            Relay(ledger, lambda: engine, log=Log()),
+            ledger.relayed(engine, log=Log()),
         ):
             timers = TimerService(lambda: engine, TimersOptions(), jobs=lambda: ledger.jobs)
             server.stop()

@@ -45,6 +45,7 @@ from towpath.errors import (
 )
 from towpath.ledger.database.writing import Write
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.records.record import Recorded
 from towpath.telemetry.events import ISSUE_HOLD_ENDED, ISSUE_REPAIRED
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
@@ -143,7 +144,7 @@ class IssueStore:
             }
 
         change = changes.change_issues(list(wanted), judged, self._projection_job, unless)
-        return [Revised(*parts) for parts in await self.ledger.decide(change)]
+        return [Revised(*parts) for parts in await self.ledger.jobs.decide(change)]
 
     def _judge(
         self, connection: tables.Connection, issue: Issue, changing: Mapping[str, Issue | None]
@@ -159,7 +160,7 @@ class IssueStore:
 
     def _projection_job(
         self, connection: tables.Connection, before: Issue | None, after: Issue
-    ) -> Write[object] | None:
+    ) -> Write[Recorded] | None:
         """The job that shows a new holder on GitHub, to be written with the change; else None."""
         moved = (before.agent, before.token) != (after.agent, after.token) if before else False
         if not (moved and self._shows(after)):

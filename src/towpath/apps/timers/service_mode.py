@@ -284,7 +284,7 @@ class ServiceMode:
         """
         lease, record = held.lease, held.record
         if record is not None and self._jobs is not None:
-            from towpath.ledger.records.relay import LedgerRecorder  # noqa: PLC0415 -- an extra
+            from towpath.ledger.records.recorder import LedgerRecorder  # noqa: PLC0415 -- an extra
 
             by_record = await LedgerRecorder(self._jobs()).end(lease, settlement, cancelled=False)
             if by_record is None:

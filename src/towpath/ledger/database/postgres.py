@@ -16,10 +16,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from towpath.clock import Duration, steady
+from towpath.ledger.database.coalescer import Coalescer
 from towpath.ledger.database.store import meaning, was_not_sent, wrong_url
-from towpath.ledger.database.writing import Decide, Overtaken
+from towpath.ledger.database.writing import Decide, Overtaken, SharedChange
 from towpath.ledger.errors import LedgerUnreachable
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 _CONNECTIONS, _MORE_AT_PEAKS = 5, 10
@@ -61,6 +63,8 @@ class PostgresStore:
             pool_timeout=seconds,
         )
         _ping_before_use(self._engine)
+        self._shared: dict[SharedChange[Any, Any], Coalescer[Any, Any]] = {}
+        """Collects the items of each shared change while its last transaction runs."""
 
     def start(self) -> None:
         """Do nothing: connections are opened when they are needed."""
@@ -82,9 +86,23 @@ class PostgresStore:
         """Run *decide* and its change, and return the change's result once it is committed.
 
         A transaction that PostgreSQL rolled back is repeated, and one that was overtaken, because
-        it had not locked what it read. Changes are not joined here: PostgreSQL groups commits.
+        it had not locked what it read. Unlike on SQLite, each change has a transaction of its own:
+        PostgreSQL groups commits.
         """
         return await _repeat(lambda: self._write(decide), _is_undone)
+
+    def write_shared(self, change: SharedChange[A, T], item: A) -> Awaitable[T]:
+        """Make *change* for *item*, together with the items of other calls. Returns the answer for
+        *item* once it is committed.
+        """
+        if change not in self._shared:
+
+            async def write_many(items: list[A]) -> list[T]:
+                outcome = await self.write(lambda connection: change.decide(connection, items))
+                return change.answers(outcome, len(items))
+
+            self._shared[change] = Coalescer(write_many)
+        return self._shared[change](item)
 
     async def _write(self, decide: Decide[T]) -> T:
         async with self._engine.begin() as connection:

@@ -28,9 +28,19 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 from towpath.clock import Duration, minutes, steady
 from towpath.files import PRIVATE
 from towpath.ledger.database.coalescer import Coalescer
-from towpath.ledger.database.writing import TO_BEGIN, WITH_LOCK, Decide, commit
+from towpath.ledger.database.writing import (
+    TO_BEGIN,
+    WITH_LOCK,
+    Call,
+    Decide,
+    SharedChange,
+    commit,
+    grouped,
+    one_change,
+)
 from towpath.ledger.errors import LedgerAbsent, LedgerClosed, LedgerRefused
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 _READERS = 4
@@ -54,22 +64,35 @@ class SqliteStore:
         self._reads = _engine(path, _READ, limit, poolclass=QueuePool, pool_size=_READERS)
         self._writes = _engine(path, _WRITE, limit, poolclass=QueuePool, pool_size=1)
         self._threads: list[ThreadPoolExecutor] = []
-        self._join: Coalescer[Decide[Any], Any] | None = None
+        self._writer: Coalescer[Call, Any] | None = None
+        """Collects the changes of the next transaction; None while the store is closed."""
 
     def start(self) -> None:
-        if self._join is None:
+        if self._writer is None:
             # Writes have a thread of their own, so that they never wait for reads.
-            writer = ThreadPoolExecutor(1, "towpath-ledger-writes")
-            self._threads = [ThreadPoolExecutor(_READERS, "towpath-ledger-reads"), writer]
-            loop, engine = asyncio.get_running_loop(), self._writes
-            # A whole transaction is one call in the thread.
-            self._join = Coalescer(lambda some: _in_thread(loop, writer, commit, engine, some))
+            self._threads = [
+                ThreadPoolExecutor(_READERS, "towpath-ledger-reads"),
+                ThreadPoolExecutor(1, "towpath-ledger-writes"),
+            ]
+            self._writer = Coalescer(self._commit)
+
+    async def _commit(self, calls: list[Call]) -> list[Any]:
+        """Make the changes of *calls* in one transaction, which is one call in the thread."""
+        groups = grouped(calls)
+        changes = [group.decide for group in groups]
+        loop, writes = asyncio.get_running_loop(), self._threads[1]
+        outcomes = await _in_thread(loop, writes, commit, self._writes, changes)
+        answers: list[Any] = [None] * len(calls)
+        for group, outcome in zip(groups, outcomes, strict=True):
+            for place, answer in zip(group.places, group.answers(outcome), strict=True):
+                answers[place] = answer
+        return answers
 
     async def close(self) -> None:
-        if self._join is None:
+        if self._writer is None:
             return
-        join, self._join = self._join, None  # from here on, `write` raises LedgerClosed
-        await join.rest()
+        writer, self._writer = self._writer, None  # from here on, `write` raises LedgerClosed
+        await writer.rest()
         for threads in self._threads:
             with suppress(RuntimeError):  # at interpreter exit the threads have already ended
                 await asyncio.to_thread(threads.shutdown)
@@ -89,9 +112,18 @@ class SqliteStore:
         """Run *decide* and its change, in one transaction with other changes. Returns the change's
         result once it is on disk.
         """
-        if self._join is None:
+        return self._add(one_change(decide), None)
+
+    def write_shared(self, change: SharedChange[A, T], item: A) -> Awaitable[T]:
+        """Make *change* for *item*, together with the items of other calls. Returns the answer for
+        *item* once it is on disk.
+        """
+        return self._add(change, item)
+
+    def _add(self, change: SharedChange[A, T], item: A) -> Awaitable[T]:
+        if self._writer is None:
             raise LedgerClosed
-        return self._join(decide)
+        return self._writer((change, item))
 
     async def alone(self, change: Callable[[Connection], T]) -> T:
         """Run *change* while no other process writes. Waits up to five minutes for the lock.

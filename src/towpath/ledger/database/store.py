@@ -15,7 +15,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from towpath.clock import Duration
 from towpath.errors import InvalidOption
-from towpath.ledger.database.writing import Decide, Overtaken
+from towpath.ledger.database.writing import Decide, Overtaken, SharedChange
 from towpath.ledger.errors import (
     LedgerBusy,
     LedgerError,
@@ -113,6 +113,7 @@ _POSTGRES: dict[str, type[LedgerError]] = {
 """Errors by the beginning of the SQL state, longer prefixes first."""
 
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -135,6 +136,10 @@ class Database(Protocol):
     async def read(self, query: Callable[[Connection], T]) -> T: ...
 
     def write(self, decide: Decide[T]) -> Awaitable[T]: ...
+
+    def write_shared(self, change: SharedChange[A, T], item: A) -> Awaitable[T]:
+        """Make *change* for *item*, together with the items of concurrent calls."""
+        ...
 
     async def alone(self, change: Callable[[Connection], T]) -> T:
         """Run a migration: only one process at a time runs *change*."""

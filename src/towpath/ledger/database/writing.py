@@ -2,7 +2,8 @@
 
 A commit on SQLite waits for the disk, and only one transaction can write at a time. So one task
 per process collects the changes that are requested during a commit, and writes them together in
-the next transaction.
+the next transaction. Changes of one kind, such as the creation of records, also share statements:
+see `SharedChange`.
 
 A process that hangs while it has the write lock stops all others. So a change has two steps. The
 first reads, decides and prepares the writes, without the lock. The second takes the lock and
@@ -14,19 +15,22 @@ that the others succeed.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
 A = TypeVar("A")
+R = TypeVar("R")
 T = TypeVar("T")
 Write = Callable[[Connection], T]
 """Writes what was decided. Raises Overtaken."""
 Decide = Callable[[Connection], Write[T]]
 """Reads and decides. Returns the function that writes; must not write itself."""
+DecideMany = Callable[[Connection, list[A]], Write[T]]
+"""Decides for several items at once."""
 TO_BEGIN, WITH_LOCK = "towpath.to_begin", "BEGIN IMMEDIATE"
 """Key in a connection's `info`: the BEGIN to send before its next statement, after the rollback of
 an open transaction."""
@@ -34,6 +38,63 @@ an open transaction."""
 
 class Overtaken(Exception):
     """The rows on which a change was decided have changed meanwhile."""
+
+
+class SharedChange(Generic[A, R]):
+    """A change for one item that concurrent callers make together, with the same statements.
+
+    *decide* gets all their items. After the commit, *finish* gets what the write returned, in the
+    event loop, and returns one answer per item.
+    """
+
+    def __init__(self, decide: DecideMany[A, T], finish: Callable[[T], list[R]]) -> None:
+        self.decide: DecideMany[A, Any] = decide
+        self.finish: Callable[[Any], list[R]] = finish
+
+    def answers(self, outcome: Any, count: int) -> list[Any]:
+        """Return the answer or the error for each of *count* items."""
+        if isinstance(outcome, Exception):
+            return [outcome] * count
+        try:
+            return self.finish(outcome)
+        except Exception as error:  # noqa: BLE001 -- raised to the callers of this change only
+            return [error] * count
+
+
+def one_change(decide: Decide[T]) -> SharedChange[None, T]:
+    """Return the change *decide* in the form of a shared one, which nobody shares."""
+    return SharedChange(lambda connection, _: decide(connection), lambda answer: [answer])
+
+
+Call = tuple[SharedChange[Any, Any], Any]
+"""A caller's change and item."""
+
+
+class CallGroup(NamedTuple):
+    """The calls of one transaction that share a change."""
+
+    change: SharedChange[Any, Any]
+    items: list[Any]
+    places: list[int]
+    """Their places in the transaction's list of calls."""
+
+    def decide(self, connection: Connection) -> Write[Any]:
+        """Decide for all items."""
+        return self.change.decide(connection, self.items)
+
+    def answers(self, outcome: Any) -> list[Any]:
+        """Return the answer or the error for each item."""
+        return self.change.answers(outcome, len(self.items))
+
+
+def grouped(calls: Sequence[Call]) -> list[CallGroup]:
+    """Group the calls that share a change, in the order of their first calls."""
+    groups: dict[SharedChange[Any, Any], CallGroup] = {}
+    for place, (change, item) in enumerate(calls):
+        group = groups.setdefault(change, CallGroup(change, [], []))
+        group.items.append(item)
+        group.places.append(place)
+    return list(groups.values())
 
 
 def commit(engine: Engine, changes: list[Decide[Any]]) -> list[Any]:

@@ -87,19 +87,19 @@ def retry(connection: Connection, queue: str, id: str) -> Write[tuple[Row, Row]]
 
 
 def move(
-    connection: Connection, queue: str, id: str, due: int, delay: int, *, nudged: bool
+    connection: Connection, queue: str, id: str, due: int, delay: int, *, queued: bool
 ) -> Write[tuple[Row, Row]]:
     """Give a waiting record another due time (*due* and *delay* are those of `when`). Returns the
     row before and after that.
 
-    With *nudged* the caller notifies Redis. Raises RecordNotFound, RecordNotWaiting.
+    With *queued* the caller notifies Redis. Raises RecordNotFound, RecordNotWaiting.
     """
     row = row_of(connection, queue, id, _one_held)
     if row["state"] not in RESTING:
         raise RecordNotWaiting(queue, id, row["state"])
     now = row["now"]
     due_at = max(now, now + delay if due == BY_DELAY else due)
-    soon = now + QUEUED_WITHIN if nudged else now
+    soon = now + QUEUED_WITHIN if queued else now
     return _renamed(row, {"due_at": due_at, "next_try_at": None, "relay_at": soon})
 
 
@@ -119,7 +119,7 @@ def delete_record(connection: Connection, queue: str, id: str) -> Write[Row]:
 
 
 def set_record(
-    connection: Connection, new: NewRecord, tell: Tell, *, nudged: bool
+    connection: Connection, new: NewRecord, tell: Tell, *, queued: bool
 ) -> Write[Callable[[], tuple[Record | None, Record]]]:
     """Create a record, or replace the one with its id. The new record is the last of its lane.
 
@@ -129,11 +129,11 @@ def set_record(
     try:
         row = row_of(connection, new.queue, new.job.id, _one_held)
     except RecordNotFound:
-        return _create_record(submit(connection, [new], tell, nudged=nudged))
+        return _create_record(submit(connection, [new], tell, queued=queued))
     if row["state"] == RecordState.RUNNING:
         raise RecordNotWaiting(new.queue, new.job.id, row["state"])
     now, name = row["now"], next_name(row["id"], row["job"])
-    values = NOT_YET | new_row(new, now, now + QUEUED_WITHIN if nudged else now) | {"job": name}
+    values = NOT_YET | new_row(new, now, now + QUEUED_WITHIN if queued else now) | {"job": name}
     values["seq"] = _next_postgres if has_arrays(connection) else _next_sqlite
     change = update(jobs).where(*_still(row)).values(values).returning(jobs.c.seq)
 

@@ -49,12 +49,12 @@ def submit(
     wanted: Sequence[NewRecord],
     tell: Tell = nobody,
     *,
-    nudged: bool = True,
+    queued: bool = True,
 ) -> Write[Callable[[], list[Recorded]]]:
     """Create records in the caller's transaction. Records with the same queue and id are one
     record, and so are records of the same event: the answer is then the first one.
 
-    With *nudged* the caller queues them in Redis after the commit, and a relay leaves it time for
+    With *queued* the caller queues them in Redis after the commit, and a relay leaves it time for
     that. Three statements for any number of records; one or two more if some have subjects, and one
     per queue if some existed before. The write returns a function that builds the answers, so that
     this can happen after the commit.
@@ -67,7 +67,7 @@ def submit(
     seen = {subject: [*rows] for subject, rows in known.items()}
     more = left_out(connection, known)
     planned, answering = _plan(known, wanted)
-    relay_at = now + QUEUED_WITHIN if nudged else now
+    relay_at = now + QUEUED_WITHIN if queued else now
     rows = [row for new in planned if _key(row := new_row(new, now, relay_at)) not in there]
     new = {_key(row): row for row in reversed(rows)}  # of two with the same id, the first counts
 

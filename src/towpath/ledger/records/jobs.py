@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 
 from sqlalchemy import delete, select
 from sqlalchemy.engine import Connection
@@ -20,11 +21,10 @@ from towpath.engine.change import when
 from towpath.engine.check import integer
 from towpath.engine.model import JobRef, Lease
 from towpath.engine.options import QueueOptions
-from towpath.errors import InvalidOption
+from towpath.errors import InvalidOption, ServerError
 from towpath.ids import QueueName, job_id, queue_name
-from towpath.ledger.database.coalescer import Coalescer
 from towpath.ledger.database.schema import jobs, moment
-from towpath.ledger.database.writing import Write
+from towpath.ledger.database.writing import Decide, Write
 from towpath.ledger.records.attempts import Beginning, Ending, Standing, begin, end
 from towpath.ledger.records.changes import (
     cancel,
@@ -56,57 +56,26 @@ from towpath.supervise import detached
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
+    from towpath.ledger.records.relay import Relay
     from towpath.ledger.records.transactions import Transaction
 
-NUDGE = seconds(0.25)
-"""How long a submit waits for the record to be queued in Redis."""
-_MADE = "towpath.made"
-"""Key in a connection's `info`: the numbers of records that `Jobs.submitting` created since
-`were_made` was last called."""
+T = TypeVar("T")
+
+QUEUE_WAIT = seconds(0.25)
+"""How long a change waits for Redis to have it."""
 _QUEUES_AT_ONCE = 500
 KEEP = days(30)
 """How long an ended record is kept."""
 
 
-class Fastpath(Protocol):
-    """Queues records in Redis at once: the relay, if this process runs one.
+class _Claimed(NamedTuple):
+    """A lease whose attempt is to begin."""
 
-    Its methods don't raise errors of Redis. Records get into a queue in the order of the calls,
-    whether or not the callers wait.
-    """
-
-    async def bring(self, records: Sequence[Record]) -> None:
-        """Queue new records."""
-        ...
-
-    async def bring_made(self, seqs: Sequence[int]) -> None:
-        """Queue those of these records that exist and are open."""
-        ...
-
-    async def stop(self, record: Record) -> None:
-        """Notify the worker of a record that was cancelled."""
-        ...
-
-    async def forget(self, job: JobRef) -> None:
-        """Remove the job that a record had before it was queued again under another id."""
-        ...
-
-    def watch(self, queues: Iterable[QueueName]) -> None:
-        """From now on, queue records again that get lost in these queues."""
-        ...
-
-    async def catch_up(self, queues: Collection[QueueName]) -> None:
-        """Check these queues now: jobs in them are missing or out of order."""
-        ...
-
-    async def options(self, queues: Iterable[QueueName]) -> Mapping[QueueName, QueueOptions]:
-        """The options of these queues, except of those whose Redis does not answer."""
-        ...
-
-    @property
-    def timely(self) -> bool:
-        """Whether Redis goes by a real clock, as the database does."""
-        ...
+    lease: Lease
+    options: QueueOptions | None
+    """The options of its queue; None if they are not known."""
+    timely: bool
+    """Whether Redis goes by a real clock, as the database does."""
 
 
 class Jobs:
@@ -114,25 +83,22 @@ class Jobs:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._take = Coalescer(self._take_many)
-        self.begin = Coalescer(self._begin_many)
-        """Begin an attempt with the fencing token of a lease. Concurrent calls share a transaction.
-        """
-        self.end = Coalescer[Ending, RecordState | None](
-            lambda endings: ledger.decide(lambda connection: end(connection, endings, self.tell))
-        )
+        self._insert = ledger.decide_together(self._decide_inserts, self._queue_inserted)
+        self._begin = ledger.decide_together(self._decide_beginnings, self._queue_early)
+        self.end = ledger.decide_together(self._decide_endings, list[RecordState | None])
         """End an attempt; None if its lease is stale. Concurrent calls share a transaction."""
-        self._nudges: set[asyncio.Task[None]] = set()
-        self.fastpath: Fastpath | None = None
+        self._queueing: set[asyncio.Task[None]] = set()
+        self.relay: Relay | None = None
+        """Queues records in Redis at once, if this process runs a relay (see `Ledger.relayed`)."""
         self.checks: list[Callable[[str], None]] = []
         """Checks by apps for records without a handler's name: each raises if records of the queue
         need one."""
 
     async def close(self) -> None:
         """Internal: wait briefly for records that are being queued in Redis."""
-        if self._nudges:
-            await asyncio.wait(self._nudges, timeout=NUDGE.total_seconds())
-        for task in self._nudges:
+        if self._queueing:
+            await asyncio.wait(self._queueing, timeout=QUEUE_WAIT.total_seconds())
+        for task in self._queueing:
             task.cancel()
 
     # ── a record's life ──────────────────────────────────────────────────────────────────
@@ -151,8 +117,8 @@ class Jobs:
 
     async def submit_new(self, new: NewRecord) -> Recorded:
         """Internal: like `submit`, for a record that has already been checked."""
-        recorded, nudge = await self._take(new)
-        await _wait_briefly(nudge)
+        recorded, queueing = await self._insert(new)
+        await _wait_briefly(queueing)
         return recorded
 
     async def submit_in(
@@ -171,29 +137,34 @@ class Jobs:
     def submitting(
         self, connection: Connection, queue: str, payload: bytes, **options: Unpack[RecordOptions]
     ) -> Write[Recorded]:
-        """Create a record as a part of your own change, inside `ledger.decide`.
+        """Create a record as a part of your own change, inside `ledger.jobs.decide`.
 
         Returns a function that creates the record when the change calls it with its connection; the
         record exists once the change commits. Does not wait for Redis.
         """
-        make = submit(
-            connection,
-            [self._check_new(queue, payload, options)],
-            self.tell,
-            nudged=self.fastpath is not None,
-        )
+        wanted = [self._check_new(queue, payload, options)]
+        insert = submit(connection, wanted, self.tell, queued=self.relay is not None)
 
         def write(connection: Connection) -> Recorded:
-            [recorded] = make(connection)()
-            connection.info.setdefault(_MADE, []).append(recorded.record.seq)
+            [recorded] = insert(connection)()
             return recorded
 
         return write
 
-    def committed(self, seqs: list[int]) -> None:
+    async def decide(self, decide: Decide[tuple[T, Sequence[Recorded]]]) -> T:
+        """Make a change that creates records with `submitting`, like `ledger.decide`.
+
+        The change returns its answer, and the records, which are queued in Redis once it has
+        committed. Returns the answer.
+        """
+        answer, created = await self._ledger.decide(decide)
+        self.queue(created)
+        return answer
+
+    def queue(self, created: Sequence[Recorded]) -> None:
         """Internal: queue records in Redis whose transactions have committed, in this order."""
-        if self.fastpath is not None:
-            self._nudge(self.fastpath.bring_made(seqs))
+        if self.relay is not None and created:
+            self._start(self.relay.enqueue_stored([each.record.seq for each in created]))
 
     def _check_new(self, queue: str, payload: bytes, options: RecordOptions) -> NewRecord:
         """Check the values of a record to create. Raises if no handler could run the job."""
@@ -217,8 +188,8 @@ class Jobs:
                 lambda connection: cancel(connection, *ref, self.tell, for_owner=for_owner)
             )
         )
-        if self.fastpath is not None:
-            await _wait_briefly(self._nudge(self.fastpath.stop(record)))
+        if self.relay is not None:
+            await _wait_briefly(self._start(self.relay.cancel_job(record)))
         return record
 
     async def retry(self, queue: str, id: str) -> Record:
@@ -240,9 +211,9 @@ class Jobs:
         nothing. Attempts and the place in the lane do not change. Raises RecordNotFound, and
         RecordNotWaiting if it runs or has ended.
         """
-        ref, at, nudged = (queue_name(queue), job_id(id)), when(due, delay), bool(self.fastpath)
+        ref, at, queued = (queue_name(queue), job_id(id)), when(due, delay), bool(self.relay)
         rows = await self._ledger.decide(
-            lambda connection: move(connection, *ref, *at, nudged=nudged)
+            lambda connection: move(connection, *ref, *at, queued=queued)
         )
         return await self._requeue(*map(as_record, rows))
 
@@ -254,8 +225,9 @@ class Jobs:
         ref = queue_name(queue), job_id(id)
         row = await self._ledger.decide(lambda connection: delete_record(connection, *ref))
         record = as_record(row)
-        if self.fastpath is not None:
-            await _wait_briefly(self._nudge(self.fastpath.forget(JobRef(record.queue, record.job))))
+        if self.relay is not None:
+            job = JobRef(record.queue, record.job)
+            await _wait_briefly(self._start(self.relay.remove_job(job)))
         return record
 
     async def set(
@@ -271,9 +243,9 @@ class Jobs:
             raise InvalidOption("id", id, rule="is required: it names the record to set")
         if subject is not None:
             raise InvalidOption("subject", subject, rule="a record about a subject cannot be set")
-        new, nudged = self._check_new(queue, payload, options), self.fastpath is not None
+        new, queued = self._check_new(queue, payload, options), self.relay is not None
         build_records = await self._ledger.decide(
-            lambda connection: set_record(connection, new, self.tell, nudged=nudged)
+            lambda connection: set_record(connection, new, self.tell, queued=queued)
         )
         before, record = build_records()
         await self._requeue(before, record)
@@ -281,9 +253,9 @@ class Jobs:
 
     async def _requeue(self, before: Record | None, record: Record) -> Record:
         """Queue a record under its new id in Redis, and remove its old job."""
-        if self.fastpath is not None and before is not None:
+        if self.relay is not None and before is not None:
             # The job under the old id still waits in Redis, or is dead there.
-            self._nudge(self.fastpath.forget(JobRef(before.queue, before.job)))
+            self._start(self.relay.remove_job(JobRef(before.queue, before.job)))
         await _wait_briefly(self._start_queueing([Recorded(record, existed=True)]))
         return record
 
@@ -368,79 +340,96 @@ class Jobs:
 
         return await self._ledger.decide(decide)
 
-    # ── coalesced calls, and queueing in Redis ───────────────────────────────────────────
+    # ── attempts, for workers ────────────────────────────────────────────────────────────
 
-    async def _take_many(
-        self, wanted: list[NewRecord]
+    async def begin(self, lease: Lease) -> Beginning:
+        """Begin an attempt with the fencing token of *lease*. Concurrent calls share a
+        transaction.
+        """
+        options, timely = None, True
+        if self.relay is not None:
+            self.relay.watch((lease.queue,))
+            timely = self.relay.engine.goes_by_server_clock
+            with suppress(ServerError):
+                options = await self.relay.engine.queues.known_options(lease.queue)
+        return await self._begin(_Claimed(lease, options, timely))
+
+    def _decide_beginnings(
+        self, connection: Connection, claimed: list[_Claimed]
+    ) -> Write[tuple[list[Lease], list[Beginning]]]:
+        leases = [each.lease for each in claimed]
+        options = {each.lease.queue: each.options for each in claimed if each.options is not None}
+        timely = all(each.timely for each in claimed)
+        write = begin(connection, leases, self.tell, options=options, timely=timely)
+        return lambda writer: (leases, write(writer))
+
+    def _queue_early(self, begun: tuple[list[Lease], list[Beginning]]) -> list[Beginning]:
+        """Check the queues in which a lease came before others of its lane. Returns the answers."""
+        leases, beginnings = begun
+        early = {
+            lease.queue
+            for lease, beginning in zip(leases, beginnings, strict=True)
+            if beginning.standing is Standing.EARLY
+        }
+        if early and self.relay is not None:
+            self._start(self.relay.sync_now(early))
+        return beginnings
+
+    def _decide_endings(
+        self, connection: Connection, endings: list[Ending]
+    ) -> Write[list[RecordState | None]]:
+        return end(connection, endings, self.tell)
+
+    # ── creating and queueing ────────────────────────────────────────────────────────────
+
+    def _decide_inserts(
+        self, connection: Connection, wanted: list[NewRecord]
+    ) -> Write[Callable[[], list[Recorded]]]:
+        return submit(connection, wanted, self.tell)
+
+    def _queue_inserted(
+        self, build_answers: Callable[[], list[Recorded]]
     ) -> list[tuple[Recorded, asyncio.Task[None] | None]]:
-        build_answers = await self._ledger.decide(
-            lambda connection: submit(connection, wanted, self.tell)
-        )
-        made = build_answers()
+        """Start to queue the records of a transaction. Returns each with the task that does it."""
+        created = build_answers()
         # Each queue has a task of its own, so that no caller waits for another queue's Redis
         # server. Existing records are queued too: Redis may have lost or never got them.
         by_queue: dict[QueueName, list[Recorded]] = {}
-        for recorded in made:
+        for recorded in created:
             by_queue.setdefault(recorded.record.queue, []).append(recorded)
-        nudges = {queue: self._start_queueing(some) for queue, some in by_queue.items()}
-        return [(recorded, nudges[recorded.record.queue]) for recorded in made]
-
-    async def _begin_many(self, leases: list[Lease]) -> list[Beginning]:
-        queues = {lease.queue for lease in leases}
-        options: Mapping[QueueName, QueueOptions] = {}
-        timely = True
-        if self.fastpath is not None:
-            self.fastpath.watch(queues)
-            options, timely = await self.fastpath.options(queues), self.fastpath.timely
-        begun = await self._ledger.decide(
-            lambda connection: begin(connection, leases, self.tell, options=options, timely=timely)
-        )
-        early = {
-            lease.queue
-            for lease, beginning in zip(leases, begun, strict=True)
-            if beginning.standing is Standing.EARLY
-        }
-        if early and self.fastpath is not None:
-            self._nudge(self.fastpath.catch_up(early))
-        return begun
+        tasks = {queue: self._start_queueing(some) for queue, some in by_queue.items()}
+        return [(recorded, tasks[recorded.record.queue]) for recorded in created]
 
     def tell(self, rows: Sequence[Row]) -> Callable[[Connection], None]:
         """Internal: prepare events for those of *rows* that have ended, if there are sinks."""
         return self._ledger.outbox.putting(ends(rows)) if self._ledger.outbox.sinks else nothing
 
-    def _start_queueing(self, made: Sequence[Recorded]) -> asyncio.Task[None] | None:
-        """Start to queue the open records of *made* in Redis. Returns the task, if any."""
-        new = [
-            recorded.record for recorded in made if recorded.record.open and not recorded.existed
-        ]
-        again = [
-            recorded.record.seq for recorded in made if recorded.record.open and recorded.existed
-        ]
-        if self.fastpath is None or not (new or again):
+    def _start_queueing(self, created: Sequence[Recorded]) -> asyncio.Task[None] | None:
+        """Start to queue the open records of *created* in Redis. Returns the task, if any."""
+        still_open = [recorded for recorded in created if recorded.record.open]
+        if self.relay is None or not still_open:
             return None
-        return self._nudge(_bring(self.fastpath, new, again))
+        new = [recorded.record for recorded in still_open if not recorded.existed]
+        existing = [recorded.record.seq for recorded in still_open if recorded.existed]
+        return self._start(_enqueue(self.relay, new, existing))
 
-    def _nudge(self, way: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = detached("nudge of the relay", way)
-        self._nudges.add(task)
-        task.add_done_callback(self._nudges.discard)
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task that tells Redis of a change. If it fails, the relay does its work later."""
+        task = detached("queueing of records", work)
+        self._queueing.add(task)
+        task.add_done_callback(self._queueing.discard)
         return task
 
 
-def were_made(connection: Connection) -> list[int]:
-    """Return the records that `Jobs.submitting` created on *connection* since the last call."""
-    return connection.info.pop(_MADE, [])
-
-
-async def _bring(way: Fastpath, new: Sequence[Record], again: Sequence[int]) -> None:
+async def _enqueue(relay: Relay, new: Sequence[Record], existing: Sequence[int]) -> None:
     """Queue new records as they are, and read existing ones again, with the database's time."""
     if new:
-        await way.bring(new)
-    if again:
-        await way.bring_made(again)
+        await relay.enqueue(new)
+    if existing:
+        await relay.enqueue_stored(existing)
 
 
-async def _wait_briefly(nudge: asyncio.Task[None] | None) -> None:
-    """Wait briefly for Redis. The record is stored, and if this fails, a relay queues it."""
-    if nudge is not None:
-        await asyncio.wait((nudge,), timeout=NUDGE.total_seconds())
+async def _wait_briefly(queueing: asyncio.Task[None] | None) -> None:
+    """Wait briefly for Redis. The change is stored, and if this fails, a relay does it."""
+    if queueing is not None:
+        await asyncio.wait((queueing,), timeout=QUEUE_WAIT.total_seconds())

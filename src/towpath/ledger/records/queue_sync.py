@@ -1,6 +1,6 @@
 """Keeps one queue in Redis filled with the records in the database, in their order.
 
-New records are queued at once (`bring`). Records that this missed are found by their `relay_at`
+New records are queued at once (`enqueue`). Records that this missed are found by their `relay_at`
 within seconds. And all open records of the queue are checked when the relay starts, regularly, and
 after the queue's data in Redis was lost or the Redis server restarted.
 
@@ -11,7 +11,7 @@ when. So everything here is the same step, `_queue`, for different records.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +24,6 @@ from towpath.engine.model import JobRef, NewJob, Submitted
 from towpath.engine.states import State
 from towpath.errors import JobError, JobNotFound, QueueFull, ServerError, TowpathError
 from towpath.ids import QueueName
-from towpath.ledger.database.coalescer import Coalescer
 from towpath.ledger.errors import LedgerError
 from towpath.ledger.records.insert import QUEUED_WITHIN
 from towpath.ledger.records.open_records import (
@@ -74,35 +73,32 @@ class SyncCounts(NamedTuple):
 
 
 class QueueSync:
-    """Keeps *queue* filled. *connect* returns the engine, or raises ServerError."""
+    """Keeps *queue* in the Redis of *engine* filled."""
 
-    def __init__(
-        self, ledger: Ledger, queue: QueueName, connect: Callable[[], Engine], log: Log
-    ) -> None:
-        self._ledger, self.queue, self._connect, self._log = ledger, queue, connect, log
+    def __init__(self, ledger: Ledger, queue: QueueName, engine: Engine, log: Log) -> None:
+        self._ledger, self.queue, self._engine, self._log = ledger, queue, engine, log
         self._life = ""
         """The life of the queue's data (see `Queues.anchor`) in which all records were checked."""
         self._behind = False
         """Whether a record could not be queued at once. Newer records then wait for the next look,
         which queues them all in order."""
         self._turn = asyncio.Lock()
-        self.bring = Coalescer(self._bring_many)
-        """Queue records that were just created, in the order of the calls. If this fails, the next
-        look does it."""
 
     # ── at once ──────────────────────────────────────────────────────────────────────────
 
-    async def _bring_many(self, several: list[Sequence[OpenRecord]]) -> list[None]:
+    async def enqueue(self, records: Sequence[OpenRecord]) -> None:
+        """Queue records that were just created, in the order of the calls: the engine batches
+        concurrent calls. If this fails, the next look does it.
+        """
         if self._behind or self._turn.locked():
             self._behind = True
-        else:
-            try:
-                # Not `seen`: new records have no cancelled jobs. And a worker may have begun them
-                # already, so a note in their rows that they are in Redis would be wasted.
-                await self._queue([at for some in several for at in some], seen=False)
-            except (ServerError, LedgerError):
-                self._behind = True
-        return [None] * len(several)
+            return
+        try:
+            # Not `seen`: new records have no cancelled jobs. And a worker may have begun them
+            # already, so a note in their rows that they are in Redis would be wasted.
+            await self._queue(records, seen=False)
+        except (ServerError, LedgerError):
+            self._behind = True
 
     # ── repeatedly ───────────────────────────────────────────────────────────────────────
 
@@ -114,12 +110,12 @@ class QueueSync:
         async with self._turn:
             found = SyncCounts()
             try:
-                renewed = await self._connect().queues.anchor(self.queue) != self._life
+                renewed = await self._engine.queues.anchor(self.queue) != self._life
                 if whole or renewed:
                     found = await self._reconcile(renewed=renewed)
                 while True:
                     early, self._behind = self._behind, False
-                    found = found.and_(await self._bring_missed(early=early))
+                    found = found.and_(await self._queue_missed(early=early))
                     if not self._behind:  # no record was created meanwhile and left to a look
                         return found
             except BaseException:
@@ -149,9 +145,9 @@ class QueueSync:
 
     async def _anchor(self, floor: int) -> str:
         """Make new fencing tokens higher than *floor*. Returns the life of the queue's data."""
-        return await self._connect().queues.anchor(self.queue, floor=floor)
+        return await self._engine.queues.anchor(self.queue, floor=floor)
 
-    async def _bring_missed(self, *, early: bool) -> SyncCounts:
+    async def _queue_missed(self, *, early: bool) -> SyncCounts:
         """Queue records that their creator has not queued in time; with *early*, also those that
         the creator may still queue.
         """
@@ -203,11 +199,11 @@ class QueueSync:
             if at.record.cancel_requested:
                 with suppress(JobError):  # the job has ended, or is gone
                     ref = JobRef(self.queue, at.record.job)
-                    await self._connect().cancel(ref, by_record=True)
+                    await self._engine.cancel(ref, by_record=True)
 
     async def _submit(self, records: list[OpenRecord]) -> list[tuple[OpenRecord, _Answer]]:
         """Submit the jobs of *records*. Returns the reply of Redis or the error for each."""
-        timely = self._connect().goes_by_server_clock
+        timely = self._engine.goes_by_server_clock
         made: list[tuple[OpenRecord, NewJob]] = []
         answers: list[tuple[OpenRecord, _Answer]] = []
         for at in records:
@@ -220,7 +216,7 @@ class QueueSync:
         # data or its clock was set back.
         if floor := max((at.record.fence for at, _ in made), default=0):
             await self._anchor(floor)
-        submitted = await self._connect().submit_many(self.queue, [job for _, job in made])
+        submitted = await self._engine.submit_many(self.queue, [job for _, job in made])
         return answers + [(at, answer) for (at, _), answer in zip(made, submitted, strict=True)]
 
     async def _note(
@@ -265,13 +261,13 @@ class QueueSync:
         """
         ref = JobRef(record.queue, record.job)
         try:
-            job = await self._connect().inspect.job(ref)
+            job = await self._engine.inspect.job(ref)
         except JobNotFound:
             return {"relay_at": 0}  # the job was just deleted: look again now
         if state is State.DEAD and (job.reason or "").startswith(RECORD_MISSING):
             # The job never ran, because the row was missing. It is back, so queue it again.
             with suppress(JobError):
-                await self._connect().delete(ref, by_record=True)
+                await self._engine.delete(ref, by_record=True)
             return _renamed(record)
         if state is State.DEAD:
             return _dead(job.reason or "dead in Redis")

@@ -1,7 +1,7 @@
 """The relay: queues every open record in Redis, also after failures.
 
 A relay cares for all queues that have records. Each queue has a `QueueSync` of its own, so that a
-queue whose Redis server fails does not delay the others.
+queue whose Redis server fails does not delay the others. `Ledger.relayed` starts one.
 """
 
 from __future__ import annotations
@@ -12,22 +12,15 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from random import uniform
-from typing import TYPE_CHECKING, Self
-
-import msgspec
+from typing import TYPE_CHECKING, Self, cast
 
 from towpath.clock import Duration, duration_ms, minutes, seconds, steady
 from towpath.engine.engine import Engine
-from towpath.engine.model import Bury, Complete, JobRef, Lease, Release, Settlement
-from towpath.engine.options import ATTEMPTS, QueueOptions
-from towpath.engine.schedule import SCHEDULED
+from towpath.engine.model import JobRef
 from towpath.errors import JobError, ServerError, TowpathError
 from towpath.ids import QueueName
-from towpath.ledger.database.coalescer import Coalescer
 from towpath.ledger.errors import LedgerClosed, LedgerError
 from towpath.ledger.outbox.outgoing import hold
-from towpath.ledger.records.attempts import Beginning, Ending, Standing
-from towpath.ledger.records.jobs import Jobs
 from towpath.ledger.records.open_records import (
     OpenRecord,
     open_queues,
@@ -36,20 +29,13 @@ from towpath.ledger.records.open_records import (
 )
 from towpath.ledger.records.queue_sync import QueueSync, SyncCounts
 from towpath.ledger.records.record import (
-    NOT_RUN,
-    RECORD_MISSING,
-    NewRecord,
     Record,
-    RecordState,
-    new_record,
 )
 from towpath.supervise import Background
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from towpath.ledger.ledger import Ledger
 
 
@@ -66,36 +52,34 @@ _TURN = "(relay)"
 class Relay:
     """Keeps Redis filled from the ledger while it is entered. Any number may run, on any host.
 
-    *connect* returns the engine, or raises ServerError while there is none.
+    The records go to the Redis of *engine*.
     """
 
     def __init__(
         self,
         ledger: Ledger,
-        connect: Callable[[], Engine],
+        engine: Engine,
         *,
         log: Log,
         look_every: Duration = LOOK_EVERY,
         reconcile_every: Duration = RECONCILE_EVERY,
     ) -> None:
-        self._ledger, self._connect, self._log = ledger, connect, log
+        self._ledger, self.engine, self._log = ledger, engine, log
         self._look_every = look_every.total_seconds()
         self._reconcile_every = reconcile_every
         self._me = secrets.token_hex(8)
         self._syncs: dict[QueueName, QueueSync] = {}
         self._reconciled_at = self._trimmed_at = float("-inf")
-        self._read = Coalescer(self._read_many)
+        self._last_handed_over: asyncio.Event | None = None
+        """Set when the records of the latest `enqueue` were handed over to the engine."""
         self._trouble = ""
         self._running = Background("relay", self.run, log=log)
 
     async def __aenter__(self) -> Self:
-        self._ledger.jobs.fastpath = self
         self._running.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._ledger.jobs.fastpath is self:
-            self._ledger.jobs.fastpath = None
         await self._running.stop()
 
     async def run(self) -> None:
@@ -133,85 +117,72 @@ class Relay:
 
     # ── at once ──────────────────────────────────────────────────────────────────────────
 
-    async def bring(self, records: Sequence[Record]) -> None:
-        """Queue records that were just created. If this fails, the next look does it."""
+    async def enqueue(self, records: Sequence[Record]) -> None:
+        """Queue records that were just created. If this fails, the next look does it.
+
+        Records get into a queue in the order of the calls, whether or not the callers wait.
+        """
         # Delays are computed from the time of creation, which was just now.
-        await self._bring([OpenRecord(record, record.created_at) for record in records])
+        await self._enqueue([OpenRecord(record, record.created_at) for record in records])
 
-    async def bring_made(self, seqs: Sequence[int]) -> None:
-        """Queue those of these records that exist and are open. If this fails, a look does it."""
-        await self._bring(seqs)
+    async def enqueue_stored(self, seqs: Sequence[int]) -> None:
+        """Queue those of these records that exist and are open, like `enqueue`."""
+        await self._enqueue(seqs)
 
-    async def _bring(self, those: Sequence[OpenRecord] | Sequence[int]) -> None:
+    async def _enqueue(self, records: Sequence[OpenRecord] | Sequence[int]) -> None:
+        before, handed_over = self._last_handed_over, asyncio.Event()
+        self._last_handed_over = handed_over
         try:
-            rows = await self._read(those)
+            open_records = await self._read(records)
+            if before is not None:
+                await before.wait()
+            # In parallel, so that a queue whose Redis server hangs does not delay others.
+            groups = groupby(sorted(open_records, key=_queue_of), key=_queue_of)
+            tasks = [
+                asyncio.ensure_future(self._sync_of(queue).enqueue(list(some)))
+                for queue, some in groups
+            ]
         except LedgerError:
             return  # the next look queues them
-        # In parallel, so that a queue whose Redis server hangs does not delay others. All `bring`
-        # are called before anything is awaited, so that records stay in the order of the reads.
-        groups = groupby(sorted(rows, key=_by_queue), key=_by_queue)
-        await asyncio.gather(*(self._sync_of(queue).bring(list(some)) for queue, some in groups))
+        finally:
+            handed_over.set()
+            if self._last_handed_over is handed_over:
+                self._last_handed_over = None
+        await asyncio.gather(*tasks)
 
-    async def _read_many(
-        self, several: list[Sequence[OpenRecord] | Sequence[int]]
-    ) -> list[list[OpenRecord]]:
-        """Read the records of numbers (`seq`); records pass unchanged. All calls take this way in
-        their order, so that none overtakes another.
-        """
-        places = [place for some in several for place in some if isinstance(place, int)]
-        found: dict[int, OpenRecord] = {}
-        if places:
-            rows = await self._ledger.read(lambda connection: rows_of_places(connection, places))
-            found = {at.record.seq: at for at in rows}
-        return [
-            [
-                at
-                for asked in some
-                if (at := found.get(asked) if isinstance(asked, int) else asked) is not None
-            ]
-            for some in several
-        ]
+    async def _read(self, records: Sequence[OpenRecord] | Sequence[int]) -> Sequence[OpenRecord]:
+        """Read the records of numbers (`seq`), in their order. Records are returned unchanged."""
+        seqs = [record for record in records if isinstance(record, int)]
+        if not seqs:
+            return cast("Sequence[OpenRecord]", records)
+        rows = await self._ledger.read(lambda connection: rows_of_places(connection, seqs))
+        found = {row.record.seq: row for row in rows}
+        return [found[seq] for seq in seqs if seq in found]
 
     def watch(self, queues: Iterable[QueueName]) -> None:
         """Check these queues from now on, even if other processes created all their records."""
         for queue in queues:
             self._sync_of(queue)
 
-    async def catch_up(self, queues: Collection[QueueName]) -> None:
+    async def sync_now(self, queues: Collection[QueueName]) -> None:
         """Check these queues now: jobs in them are missing or out of order."""
         for queue in queues:
             with suppress(ServerError, LedgerError):
                 await self._sync_of(queue).look()
 
-    async def options(self, queues: Iterable[QueueName]) -> dict[QueueName, QueueOptions]:
-        """The options of these queues, except of those whose Redis does not answer."""
-        found: dict[QueueName, QueueOptions] = {}
-        for queue in queues:
-            with suppress(ServerError):
-                found[queue] = await self._connect().queues.known_options(queue)
-        return found
-
-    @property
-    def timely(self) -> bool:
-        """Whether Redis goes by a real clock, as the database does."""
-        try:
-            return self._connect().goes_by_server_clock
-        except ServerError:
-            return True
-
-    async def stop(self, record: Record) -> None:
+    async def cancel_job(self, record: Record) -> None:
         """Notify the worker of a record that was cancelled."""
         with suppress(ServerError, JobError):  # the job has ended, or is gone
-            await self._connect().cancel(JobRef(record.queue, record.job), by_record=True)
+            await self.engine.cancel(JobRef(record.queue, record.job), by_record=True)
 
-    async def forget(self, job: JobRef) -> None:
+    async def remove_job(self, job: JobRef) -> None:
         """Remove a job whose record has another id by now. If this fails, a worker that claims the
         job ends it.
         """
         with suppress(ServerError, JobError):
-            await self._connect().cancel(job, by_record=True)
+            await self.engine.cancel(job, by_record=True)
         with suppress(ServerError, JobError):
-            await self._connect().delete(job, by_record=True)
+            await self.engine.delete(job, by_record=True)
 
     # ── repeatedly ───────────────────────────────────────────────────────────────────────
 
@@ -258,7 +229,7 @@ class Relay:
 
     def _sync_of(self, queue: QueueName) -> QueueSync:
         if queue not in self._syncs:
-            self._syncs[queue] = QueueSync(self._ledger, queue, self._connect, self._log)
+            self._syncs[queue] = QueueSync(self._ledger, queue, self.engine, self._log)
         return self._syncs[queue]
 
     @staticmethod
@@ -281,87 +252,5 @@ class Relay:
         self._trouble = name
 
 
-def _by_queue(at: OpenRecord) -> QueueName:
+def _queue_of(at: OpenRecord) -> QueueName:
     return at.record.queue
-
-
-# ── the recorder of workers ──────────────────────────────────────────────────────────────
-
-
-def _record_of_firing(lease: Lease) -> NewRecord:
-    return new_record(
-        lease.queue,
-        lease.payload,
-        id=lease.id,
-        priority=lease.priority,
-        lane=lease.lane,
-        max_attempts=lease.max_attempts,
-        retry=lease.retry,
-        headers=lease.headers,
-    )
-
-
-def _without_running(lease: Lease, begun: Beginning) -> Settlement:
-    """Return how to settle a job whose record has ended, or has another job by now."""
-    if begun.state is RecordState.DEAD:
-        return Bury(lease, f"{begun.reason or 'dead'} (its record is dead: retry the record)")
-    if begun.state is RecordState.COMPLETED:
-        return Complete(lease, begun.result or b"")
-    # If the row is later restored from a backup, this end must not count as that of its work.
-    return Complete(lease, NOT_RUN + (begun.state or "").encode())
-
-
-class LedgerRecorder:
-    """The `Recorder` of workers: begins and ends attempts in the ledger."""
-
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
-
-    async def begin(self, lease: Lease, *, most: int = ATTEMPTS) -> Lease | Settlement | None:
-        """Begin an attempt. Returns the lease with payload and attempt of the row, or how to settle
-        the job instead of running it; None if the lease is stale.
-        """
-        begun = await self._jobs.begin(msgspec.structs.replace(lease, max_attempts=most))
-        match begun.standing:
-            case Standing.BEGUN:
-                return msgspec.structs.replace(
-                    lease,
-                    payload=begun.payload,
-                    attempt=begun.attempt,
-                    max_attempts=begun.max_attempts or most,
-                    due_ms=begun.due_ms,
-                )
-            case Standing.ENDED | Standing.EARLY:
-                return _without_running(lease, begun)
-            case Standing.NOT_DUE:
-                return Release(lease, begun.due_in)
-            case Standing.STALE:
-                return None
-            case Standing.MISSING:
-                return await self._without_record(lease)
-
-    async def _without_record(self, lease: Lease) -> Settlement:
-        if SCHEDULED not in lease.headers:
-            return Bury(lease, f"{RECORD_MISSING}: the ledger has no record of this job")
-        # A schedule submits its jobs in Redis; their records are created here, once.
-        await self._jobs.submit_new(_record_of_firing(lease))
-        return Release(lease)
-
-    async def end(
-        self, lease: Lease, settlement: Settlement, *, cancelled: bool
-    ) -> Settlement | None:
-        """End an attempt. Returns how to settle the job in Redis; None if the attempt was stale."""
-        match await self._jobs.end(Ending(lease, settlement, cancelled)):
-            case None:
-                return None
-            case RecordState.CANCELLED:
-                # If Redis knows of the cancellation, it cancels a released job. If not, the next
-                # claim ends the job by its row.
-                return Release(lease)
-            case RecordState.COMPLETED:
-                # The settlement differs if the answer to an earlier `end` was lost.
-                return settlement if isinstance(settlement, Complete) else Complete(lease)
-            case RecordState.FAILED | RecordState.PENDING if isinstance(settlement, Complete):
-                return Release(lease)  # an earlier `end` counts; the row says when the job runs
-            case _:
-                return settlement

@@ -126,10 +126,10 @@ class Transactions:
             raise InvalidOption(_OPTION, "…", rule=rule)
         transaction = connection.get_transaction() or connection.begin()
         has_commit_event = not isinstance(begun, Connection)
-        nudged = has_commit_event and jobs.fastpath is not None
+        queued = has_commit_event and jobs.relay is not None
         # A single record needs no savepoint: if it is refused, nothing was written.
         with _all_or_none(connection) if len(wanted) > 1 else nullcontext():
-            recorded = submit(connection, wanted, jobs.tell, nudged=nudged)(connection)()
+            recorded = submit(connection, wanted, jobs.tell, queued=queued)(connection)()
             accept(recorded)
         self._known.add(connection.engine)
         if isinstance(begun, Connection):
@@ -143,9 +143,7 @@ class Transactions:
         loop = self._ledger.loop
         if loop is not None:
             with suppress(RuntimeError):  # closed meanwhile
-                loop.call_soon_threadsafe(
-                    self._ledger.jobs.committed, [entry.record.seq for entry in recorded]
-                )
+                loop.call_soon_threadsafe(self._ledger.jobs.queue, recorded)
 
 
 @contextmanager

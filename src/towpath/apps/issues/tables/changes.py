@@ -22,13 +22,14 @@ from towpath.apps.issues.tables.schema import (
 )
 from towpath.clock import wall_ms
 from towpath.ledger.database.writing import Decide, Overtaken, Write
+from towpath.ledger.records.record import Recorded
 
 _i, _r, _s = issues.c, repositories.c, selectors.c
 
 Pair = tuple[Issue | None, Issue | None]
 """A row before and after a change."""
-Beside = Callable[[Connection, Issue | None, Issue], Write[object] | None]
-"""Returns what else to write in the transaction of a change; None = nothing."""
+Beside = Callable[[Connection, Issue | None, Issue], Write[Recorded] | None]
+"""Returns the job to write in the transaction of a change; None = none."""
 
 
 def change_issues(
@@ -36,14 +37,15 @@ def change_issues(
     change: Callable[[Connection, Mapping[str, Issue]], Mapping[str, Issue | None]],
     beside: Beside,
     unless: Callable[[Connection, Issue], bool] | None = None,
-) -> Decide[list[Pair]]:
-    """Change the rows *ids* as *change* says; returns each before and after, equal if unchanged.
+) -> Decide[tuple[list[Pair], list[Recorded]]]:
+    """Change the rows *ids* as *change* says; returns each before and after, equal if unchanged,
+    and the jobs to queue.
 
     *unless* is asked last, in the write. If it is true for one row, none is changed. A new row is
     stored with the note of what the queue is about to get.
     """
 
-    def decide(connection: Connection) -> Write[list[Pair]]:
+    def decide(connection: Connection) -> Write[tuple[list[Pair], list[Recorded]]]:
         rows = _lock_rows(connection, ids)
         changed_to = change(connection, rows)
         pairs = [_pair(rows.get(id), changed_to[id]) for id in ids]
@@ -51,16 +53,13 @@ def change_issues(
         more = [beside(connection, before, after) for before, after in differ]
         missing = _missing_rows(connection, [after for _, after in differ])
 
-        def write(connection: Connection) -> list[Pair]:
+        def write(connection: Connection) -> tuple[list[Pair], list[Recorded]]:
             if unless is not None and any(unless(connection, after) for _, after in differ):
-                return [(before, before) for before, _ in pairs]
+                return [(before, before) for before, _ in pairs], []
             _write_rows(connection, differ)
             for table, values in missing:
                 _insert_row(connection, table, values)
-            for step in more:
-                if step is not None:
-                    step(connection)
-            return pairs
+            return pairs, [step(connection) for step in more if step is not None]
 
         return write
 
