@@ -133,9 +133,15 @@ def log_events_page() -> str:
     rows = [
         f"| `{event.name}` | {logging.getLevelName(event.level).lower()} | {event.sentence} "
         f"| {_code(event.fields)} |\n"
-        for event in events.CATALOGUE
+        for event in (
+            *events.CATALOGUE,
+            *(event for app in applications() for event in app.log_events.events),
+        )
     ]
-    fields = [f"| `{name}` | {meaning} |\n" for name, meaning in events.FIELDS.items()]
+    meanings = dict(events.FIELDS)
+    for app in applications():
+        meanings |= app.log_events.fields
+    fields = [f"| `{name}` | {meanings[name]} |\n" for name in sorted(meanings)]
     return "".join([LOG_EVENTS, *rows, LOG_FIELDS, *fields])
 
 

@@ -12,6 +12,7 @@ from towpath.apps.application import Application
 from towpath.ledger.database.tables import Tables
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.options import Options
+from towpath.telemetry.events import LogEvent, LogEvents
 from towpath.telemetry.measures import MetricKind, MetricSpec
 from towpath.web.application_routes import ApplicationRoutes, WebhookListener
 from towpath.web.audit import not_audited
@@ -48,6 +49,18 @@ PREFIX_TAKEN = application(queues="PREFIX")
 PREFIX = {"messages*": QueueOptions()}
 METRIC_OF_ANOTHER = application(
     metrics=(MetricSpec("towpath_jobs_total", MetricKind.COUNTER, (), "Jobs.", "How many?"),)
+)
+EVENT_OF_ANOTHER = application(
+    log_events=LogEvents((LogEvent("worker.started", "A misfit was started.", ()),))
+)
+FIELD_UNKNOWN = application(
+    log_events=LogEvents((LogEvent("misfit.met", "A misfit was met.", ("height",)),))
+)
+FIELD_OF_ANOTHER = application(
+    log_events=LogEvents(
+        (LogEvent("misfit.met", "A misfit was met.", ("queue",)),),
+        {"queue": "How many are before it."},
+    )
 )
 NO_QUEUE = application(queues="NAMELESS")
 NAMELESS = {"Not a queue": QueueOptions()}

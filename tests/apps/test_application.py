@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.applications import misfits
+from tests.applications import greetings, misfits
+from tests.applications.greetings import GreetingsOptions
+from tests.applications.greetings.service import NobodyThere
+from tests.architecture.sources import ROOT, SOURCE
 from towpath.apps import BUILT_IN
 from towpath.apps.application import Application, ApplicationInvalid, applications, tables_of
 from towpath.console.exits import USAGE, exit_code
@@ -12,6 +15,7 @@ from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
 from towpath.ledger.ledger import Ledger
 from towpath.server.build import ServerSetup, build
+from towpath.telemetry.events import LogEvent, LogEvents
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web.limits import ServerLimits
@@ -37,6 +41,26 @@ def test_the_built_in_applications_are_there_without_a_setting() -> None:
     assert [application.name for application in applications()] == list(BUILT_IN)
 
 
+def test_nothing_outside_of_an_application_knows_its_error_log_event_or_metric() -> None:
+    """One folder and one line: the greetings of `tests/applications` work without an edit in the
+    package (`tests/server/test_applications.py`).
+    """
+    [event] = greetings.LOG_EVENTS.events
+    words = (
+        NobodyThere.__name__,
+        NobodyThere.code,
+        event.name,
+        *greetings.LOG_EVENTS.fields.values(),
+        greetings.GREETED.name,
+        GreetingsOptions.__name__,
+        greetings.__name__,
+    )
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.py")]
+    files = [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.lua"), *pages, ROOT / "pyproject.toml"]
+    texts = {path: path.read_text() for path in files}
+    assert [(path, word) for path, text in texts.items() for word in words if word in text] == []
+
+
 @pytest.mark.parametrize(
     ("place", "application", "named"),
     [
@@ -57,6 +81,9 @@ def test_the_built_in_applications_are_there_without_a_setting() -> None:
         (f"{HERE}.misfits:RAW_ELSEWHERE", "", r"\bmails\b"),
         (f"{HERE}.misfits:RAW_UNKNOWN", "", r"\bsteal\b.*\bclaim\b"),
         (f"{HERE}.misfits:CALLS_OF_ANOTHER", "misfit", r"\bcallback\b"),
+        (f"{HERE}.misfits:EVENT_OF_ANOTHER", "", r"worker\.started"),
+        (f"{HERE}.misfits:FIELD_UNKNOWN", "", r"misfit\.met\b.*\bheight\b"),
+        (f"{HERE}.misfits:FIELD_OF_ANOTHER", "", r"\bqueue\b"),
         (f"{HERE}.misfits:METRIC_OF_ANOTHER", "", "towpath_jobs_total.*towpath_misfit_"),
     ],
 )
@@ -68,6 +95,26 @@ def test_an_invalid_application_is_refused_by_name(
         applications([place])
     assert refusal.value.application == (application or place)
     assert exit_code(refusal.value) == USAGE
+
+
+LOG_GREETED = LogEvent("greeting.asked", "A misfit was asked for a greeting.", ())
+OTHER_PERSON = LogEvents(
+    (LogEvent("misfit.met", "A misfit was met.", ("person",)),), {"person": "Who was met."}
+)
+
+
+@pytest.mark.parametrize(
+    ("log_events", "named"),
+    [(LogEvents((LOG_GREETED,)), r"greeting\.asked\b"), (OTHER_PERSON, r"\bperson\b")],
+)
+def test_a_log_event_or_field_of_another_application_is_refused(
+    log_events: LogEvents, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    misfit = misfits.application(log_events=log_events)
+    monkeypatch.setattr(misfits, "MISFIT", misfit, raising=False)
+    with pytest.raises(ApplicationInvalid, match=rf"{named}.*\bgreetings\b") as refusal:
+        applications([f"{HERE}.greetings:APPLICATION", f"{HERE}.misfits:MISFIT"])
+    assert refusal.value.application == "misfit"
 
 
 NAMED_IN_REFUSAL = {

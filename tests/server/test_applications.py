@@ -78,6 +78,11 @@ class TestAMountedApplication:
         assert "towpath_greetings_greeted_total " in client.get("/metrics").text
         assert client.get("/readyz").json()["parts"]["greetings"] == {"ok": True}
 
+    def test_writes_its_own_log_events(self, greeting: RunningServer) -> None:
+        greeting.client().post("/api/v1/greetings/flo")
+        [line] = [line for line in greeting.events() if line.get("person") == "flo"]
+        assert (line["event"], line["job"]) == ("greeting.asked", "flo")
+
     async def test_has_tasks_that_run_beside_the_requests(
         self, server: EmbeddedServer, ledger: Ledger
     ) -> None:

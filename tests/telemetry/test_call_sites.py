@@ -5,15 +5,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.architecture.sources import SOURCE, python_files, shown
-from towpath.telemetry import events
-from towpath.telemetry.events import LogEvent
+from tests.architecture.sources import SOURCE, TESTS, python_files, shown
+from tests.telemetry.test_catalogue import ALL
+
+EVENTS = {event.name.replace(".", "_").upper(): event for event in ALL}
+"""Every event by the name of its constant, in whatever module that is."""
 
 
 def test_all_calls_of_emit_agree_with_the_catalogue() -> None:
     wrong = {
         f"{shown(path)}:{line}": what
-        for path in python_files(SOURCE)
+        for path in python_files(SOURCE, TESTS / "applications")
         for line, what in disagreements(path.read_text())
     }
     assert wrong == {}
@@ -60,8 +62,8 @@ def disagreements(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _compare(name: str, keywords: list[ast.keyword]) -> Iterator[str]:
-    event = getattr(events, name, None)
-    if not isinstance(event, LogEvent):
+    event = EVENTS.get(name)
+    if event is None:
         yield f"{name} is not in the catalogue"
         return
     given = {keyword.arg for keyword in keywords if keyword.arg is not None}

@@ -23,6 +23,7 @@ from towpath.errors import InvalidInput, InvalidName
 from towpath.ids import queue_name
 from towpath.ledger.keys.raw import RAW_VERBS, RawQueues
 from towpath.options import Options
+from towpath.telemetry.events import CATALOGUE, COMMON, FIELDS, LogEvents
 from towpath.telemetry.measures import MetricSpec
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     """What `towpath --help` says about the noun."""
     metrics: tuple[MetricSpec, ...] = ()
     """Its own metrics; their names begin with `towpath_` and its name."""
+    log_events: LogEvents = LogEvents()
+    """Its own log events. Their names belong to no other part."""
     published: tuple[str, ...] = ()
     """Other prefixes of its metrics, if their names were published elsewhere."""
     purposes: tuple[str, ...] = ()
@@ -266,7 +269,18 @@ def _load_application(place: str) -> Application:
     for spec in found.metrics:
         if not spec.name.startswith((f"towpath_{found.name}_", *found.published)):
             raise ApplicationInvalid(place, f"{spec.name} must begin with towpath_{found.name}_")
+    for event in found.log_events.events:
+        if unknown := set(event.fields) - FIELDS.keys() - found.log_events.fields.keys():
+            raise ApplicationInvalid(place, f"{event.name} has the unknown field {unknown.pop()}")
+    if taken := found.log_events.fields.keys() & {*FIELDS, *COMMON}:
+        raise ApplicationInvalid(place, f"the log field {taken.pop()} has a meaning already")
+    if taken := _event_names(found) & {event.name for event in CATALOGUE}:
+        raise ApplicationInvalid(place, f"another part has the log event {taken.pop()}")
     return found
+
+
+def _event_names(application: Application) -> set[str]:
+    return {event.name for event in application.log_events.events}
 
 
 def _require_no_conflict(one: Application, before: Application) -> None:
@@ -282,6 +296,12 @@ def _require_no_conflict(one: Application, before: Application) -> None:
         raise ApplicationInvalid(
             one.name, f"{shared.pop()} is a kind of calls of another application"
         )
+    if shared := _event_names(one) & _event_names(before):
+        raise ApplicationInvalid(one.name, f"its log event {shared.pop()} belongs to {before.name}")
+    meanings, others = one.log_events.fields, before.log_events.fields
+    if differ := [name for name in meanings if others.get(name, meanings[name]) != meanings[name]]:
+        reason = f"the log field {differ[0]} has another meaning in {before.name}"
+        raise ApplicationInvalid(one.name, reason)
     for queue in one.behaviours():
         if any(_overlap(queue, other) for other in before.behaviours()):
             raise ApplicationInvalid(one.name, f"its queue {queue} belongs to {before.name}")

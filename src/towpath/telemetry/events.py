@@ -1,5 +1,7 @@
 """The catalogue of log events: every line that Towpath writes, with its fields and its level.
 
+The events of applications are in their folders, and named by their declarations.
+
 The class is `LogEvent`, not `Event`: `towpath.engine.events.Event` is an event of a job in Redis,
 and a worker uses both.
 
@@ -33,6 +35,14 @@ class LogEvent(msgspec.Struct, frozen=True):
     sentence: str
     fields: tuple[str, ...]
     level: int = INFO
+
+
+class LogEvents(msgspec.Struct, frozen=True):
+    """The log events of an application."""
+
+    events: tuple[LogEvent, ...] = ()
+    fields: Mapping[str, str] = {}
+    """The meaning of each field that only these events have. The other fields are in `FIELDS`."""
 
 
 FIELDS: Mapping[str, str] = MappingProxyType(
@@ -106,7 +116,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "worker": "The worker's name: in every line of a worker.",
     }
 )
-"""The meaning of each field, which is the same in every event."""
+"""The meaning of each field, which is the same in every event, also in those of applications."""
 
 COMMON = ("worker",)
 """Fields that a `Log` adds to each of its lines; no event declares them."""
@@ -572,4 +582,4 @@ REPOSITORY_MOVED = LogEvent(
 CATALOGUE: tuple[LogEvent, ...] = tuple(
     event for event in list(globals().values()) if isinstance(event, LogEvent)
 )
-"""Every event, in the order of this file."""
+"""Every event except those of applications, in the order of this file."""

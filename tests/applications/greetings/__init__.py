@@ -4,6 +4,7 @@ the command line and by webhooks.
 
 from towpath.apps.application import Application
 from towpath.options import Options, Secret
+from towpath.telemetry.events import LogEvent, LogEvents
 from towpath.telemetry.measures import MetricKind, MetricSpec
 
 
@@ -21,6 +22,8 @@ class GreetingsOptions(Options, frozen=True, kw_only=True):
 GREETED = MetricSpec(
     "towpath_greetings_greeted_total", MetricKind.COUNTER, (), "Greetings asked for.", "Is it used?"
 )
+GREETING_ASKED = LogEvent("greeting.asked", "Somebody was to be greeted.", ("person", "job"))
+LOG_EVENTS = LogEvents((GREETING_ASKED,), {"person": "Who is greeted."})
 HERE = "tests.applications.greetings"
 APPLICATION = Application(
     name="greetings",
@@ -37,4 +40,5 @@ APPLICATION = Application(
     tools=f"{HERE}.tools:TOOLS",
     cli=f"{HERE}.cli:app",
     metrics=(GREETED,),
+    log_events=LOG_EVENTS,
 )

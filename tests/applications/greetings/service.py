@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
-from tests.applications.greetings import GREETED, GreetingsOptions
+from tests.applications.greetings import GREETED, GREETING_ASKED, GreetingsOptions
 from towpath import QueueOptions, Towpath, TowpathError
 from towpath.apps.application import ErrorCodes, Host
 
@@ -35,7 +35,9 @@ class Greetings:
         if name == "defect":
             raise RuntimeError("words that nobody may read")
         self.host.metrics.own(GREETED).inc()
-        return (await self.host.engine.submit(QUEUE, name.encode(), id=name)).id
+        job = (await self.host.engine.submit(QUEUE, name.encode(), id=name)).id
+        self.host.log.emit(GREETING_ASKED, person=name, job=job)
+        return job
 
     async def look(self) -> None:
         self.looks += 1
