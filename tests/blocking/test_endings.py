@@ -14,17 +14,17 @@ def test_a_script_that_submitted_a_recorded_job_ends_without_output(
     server: EmbeddedServer, prepared_file_url: str
 ) -> None:
     """The relay of the script polls the database each second, even while the interpreter ends."""
-    assert run("recorded_script", server.url, prepared_file_url) == (0, "", "")
+    assert run("recorded_submit_program", server.url, prepared_file_url) == (0, "", "")
 
 
 def test_a_script_that_submitted_a_job_ends_without_output(server: EmbeddedServer) -> None:
     """There is no warning about an unclosed socket either."""
-    assert run("plain_script", server.url) == (0, "ready\n", "")
+    assert run("submitting_program", server.url) == (0, "ready\n", "")
 
 
 def test_a_script_ends_without_output_while_a_thread_waits_for_redis() -> None:
     with EmbeddedServer() as server:
-        assert run("plain_script", server.url, str(server.pid)) == (0, "ready\n", "")
+        assert run("submitting_program", server.url, str(server.pid)) == (0, "ready\n", "")
         server.unpause()
 
 
@@ -40,12 +40,12 @@ def test_a_script_ends_without_output_while_a_thread_waits_for_redis() -> None:
 def test_a_script_ends_without_output_while_a_thread_waits_for_a_result(
     server: EmbeddedServer, what: str, words: str
 ) -> None:
-    assert run("waiting_script", server.url, what) == (0, words, "")
+    assert run("waiting_program", server.url, what) == (0, words, "")
 
 
 def test_a_script_ends_without_output_while_a_thread_waits_for_a_result_of_a_frozen_redis() -> None:
     with EmbeddedServer() as server:
-        assert run("waiting_script", server.url, "frozen", str(server.pid)) == (0, "ends\n", "")
+        assert run("waiting_program", server.url, "frozen", str(server.pid)) == (0, "ends\n", "")
         server.unpause()
 
 

@@ -16,7 +16,7 @@ def run(library: str, what: str) -> list[str]:
     """The output of a patched program."""
     with EmbeddedServer() as server:
         # eventlet warns that it is deprecated.
-        program = ["-W", "ignore", "-m", "tests.blocking.green_script", library, what]
+        program = ["-W", "ignore", "-m", "tests.blocking.green_threads_program", library, what]
         done = subprocess.run(
             [sys.executable, *program, server.url, str(server.pid)],
             cwd=ROOT,

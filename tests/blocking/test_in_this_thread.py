@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.blocking.driving import engine_here
-from tests.faults.slots import MovingSlot, wait_until_agreed
+from tests.blocking.engine_without_loop import engine_here
+from tests.faults.moving_slot import MovingSlot, wait_until_agreed
 from tests.waiting import HANGS, eventually
 from towpath import Engine, QueueOptions, State, Towpath, hours, minutes, seconds
 from towpath.clock import steady

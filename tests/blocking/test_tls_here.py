@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.blocking.driving import engine_here
+from tests.blocking.engine_without_loop import engine_here
 from tests.spec.test_tls import TlsFiles, at, files, needs_tls, port, served
 from towpath.clock import minutes
 from towpath.engine.blocking import run_to_end

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.blocking.driving import engine_here
+from tests.blocking.engine_without_loop import engine_here
 from tests.blocking.test_tls_here import PATIENT as SLOW
-from tests.faults.slots import MovingSlot, wait_until_agreed
+from tests.faults.moving_slot import MovingSlot, wait_until_agreed
 from tests.queue_numbers import number, set_numbers
 from tests.spec.test_tls import TlsFiles, at, files, needs_tls, port
 from tests.waiting import HANGS, eventually

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from tests.accepting import LOOPBACK, Accepting, Handle, Reader, Writer, accepting
+from tests.tcp_server import LOOPBACK, Accepting, Handle, Reader, Writer, accepting
 
 
 def http(

@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.accepting import Handle
 from tests.calls.receivers import Reader, Receiver, Writer, http, receiving
+from tests.tcp_server import Handle
 from tests.waiting import HANGS, eventually_async
 from towpath.calls.caller import Caller
 from towpath.calls.errors import AnswerTooLarge, CallFailed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.faults.probing import probed
+from tests.faults.probed_scripts import probed
 from towpath.engine.script import Scripts
 
 

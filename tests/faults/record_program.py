@@ -12,7 +12,7 @@ acknowledged. The first line is the time by the program's clock.
 
 import sys
 
-from tests.faults.wrong_clock import shift_clock
+from tests.faults.wrong_clock_program import shift_clock
 
 QUEUE = "records"
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import HANGS, eventually_async
 from towpath.clock import hours, milliseconds, minutes, seconds
 from towpath.embedded import EmbeddedServer, Listen

@@ -42,7 +42,7 @@ class ClaimedJob:
 
 
 class ShiftedWorker:
-    """The process of `wrong_clock.py`."""
+    """The process of `wrong_clock_program.py`."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -66,7 +66,13 @@ class ShiftedWorker:
 async def shifted_worker(url: str, offset: int, jobs: int) -> AsyncGenerator[ShiftedWorker]:
     words = [url, QUEUE, str(offset), str(LEASE_MS), str(jobs)]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.faults.wrong_clock", *words, cwd=ROOT, stdin=PIPE, stdout=PIPE
+        sys.executable,
+        "-m",
+        "tests.faults.wrong_clock_program",
+        *words,
+        cwd=ROOT,
+        stdin=PIPE,
+        stdout=PIPE,
     )
     try:
         yield ShiftedWorker(process)

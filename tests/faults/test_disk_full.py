@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.load import CountedLoad, under_load
-from tests.faults.meanwhile import meanwhile
+from tests.faults.counted_load import CountedLoad, under_load
 from tests.faults.queue_contents import contents_of
+from tests.faults.redis_facts import meanwhile
 from tests.server.serving import RunningServer, serving
 from tests.waiting import HANGS, eventually
 from towpath.clock import hours

@@ -5,10 +5,10 @@ import itertools
 
 import pytest
 
-from tests.faults.load import CountedLoad, under_load
-from tests.faults.meanwhile import blocked_clients, caught_up, errors_told, meanwhile
+from tests.faults.counted_load import CountedLoad, under_load
+from tests.faults.moving_slot import MovingSlot, slot_of
 from tests.faults.queue_contents import contents_of
-from tests.faults.slots import MovingSlot, slot_of
+from tests.faults.redis_facts import blocked_clients, caught_up, errors_told, meanwhile
 from tests.waiting import HANGS, eventually, eventually_async
 from towpath.clock import hours, minutes, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer

@@ -8,12 +8,12 @@ import asyncio
 
 import pytest
 
-from tests.faults.load import CountedLoad, under_load
-from tests.faults.meanwhile import blocked_clients, meanwhile
+from tests.faults.counted_load import CountedLoad, under_load
+from tests.faults.moving_slot import slot_of
 from tests.faults.queue_contents import contents_of
-from tests.faults.slots import slot_of
+from tests.faults.redis_facts import blocked_clients, meanwhile
 from tests.waiting import eventually_async
-from tests.worker.running import working
+from tests.worker.in_process_worker import working
 from towpath.app.app import Towpath
 from towpath.clock import hours, minutes, seconds, steady
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.waiting import HANGS, eventually_async
-from tests.worker.running import SOON, working
+from tests.worker.in_process_worker import SOON, working
 from towpath.app.app import Towpath
 from towpath.clock import minutes, seconds, steady
 from towpath.embedded import EmbeddedServer

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 from sqlalchemy import text
 
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import eventually_async
-from tests.worker.running import working
+from tests.worker.in_process_worker import working
 from towpath.app.app import Towpath
 from towpath.clock import milliseconds, seconds
 from towpath.embedded import EmbeddedServer

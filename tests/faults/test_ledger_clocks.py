@@ -7,10 +7,10 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from tests.faults import audit
-from tests.faults.meanwhile import meanwhile
-from tests.faults.record_processes import QUEUE, record_processes
-from tests.faults.record_run import RecordRun, checked
+from tests.faults import record_history
+from tests.faults.record_deployment import QUEUE, record_processes
+from tests.faults.record_scenario import RecordRun, checked
+from tests.faults.redis_facts import meanwhile
 from towpath.clock import seconds, wall_ms
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
@@ -54,4 +54,4 @@ async def make_records(ledger: Ledger) -> None:
     ):
         line = text(f"UPDATE towpath_jobs {change}")
         await ledger.write(lambda connection, line=line: connection.execute(line, ahead))
-    await audit.watch(ledger)
+    await record_history.watch(ledger)

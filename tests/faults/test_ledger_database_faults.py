@@ -13,11 +13,11 @@ from datetime import datetime
 from pathlib import Path
 
 from tests.amounts import amount
-from tests.faults.disk import small_disk
-from tests.faults.record_run import SLOW, RecordRun, run_of
+from tests.faults.record_scenario import SLOW, RecordRun, run_of
+from tests.faults.small_disk import small_disk
 from tests.postgres import PostgresServer
 from tests.waiting import HANGS, eventually_async
-from tests.worker.running import working
+from tests.worker.in_process_worker import working
 from towpath.app.app import Towpath
 from towpath.clock import milliseconds, seconds
 from towpath.embedded import EmbeddedServer

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.amounts import amount
-from tests.faults import audit
-from tests.faults.meanwhile import meanwhile
-from tests.faults.record_processes import record_processes
-from tests.faults.record_run import SLOW, RecordRun, checked, run_of
+from tests.faults import record_history
+from tests.faults.record_deployment import record_processes
+from tests.faults.record_scenario import SLOW, RecordRun, checked, run_of
+from tests.faults.redis_facts import meanwhile
 from tests.fixtures import LEDGER_LIMIT
 from tests.waiting import HANGS
 from towpath.embedded import EmbeddedServer
@@ -89,7 +89,7 @@ async def test_records_end_once_when_the_process_that_submits_them_is_killed(
     chance = random.Random(seed)
     async with Ledger(url, limit=LEDGER_LIMIT) as ledger:
         await ledger.migrate()
-        await audit.watch(ledger)
+        await record_history.watch(ledger)
         with record_processes(server.url, url, tmp_path, workers=1) as processes:
             run = RecordRun(ledger, processes, MANY)
             maker = processes.start_maker(0, 100_000)
@@ -108,7 +108,7 @@ async def test_records_lost_by_redis_run_after_their_submitter_has_gone(
     database = f"sqlite:///{tmp_path}/ledger.db"
     async with Ledger(database, limit=LEDGER_LIMIT) as ledger:
         await ledger.migrate()
-        await audit.watch(ledger)
+        await record_history.watch(ledger)
         with record_processes(server.url, database, tmp_path, workers=1) as processes:
             run = RecordRun(ledger, processes, SLOW)
             await run.noticed("worker.started")

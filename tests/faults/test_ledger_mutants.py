@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from tests.faults import audit
+from tests.faults import record_history
 from tests.faults.planting import FAULTS, MARKED_EARLY, NUDGED_EARLY, PlantedFault, planted
-from tests.faults.record_walk import QUEUE, PromiseBroken, RecordWalk
+from tests.faults.record_random_walk import QUEUE, PromiseBroken, RecordWalk
 from tests.postgres import PostgresServer
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -29,7 +29,7 @@ STEPS, WALKS = 300, 10
 async def file_ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
     async with Ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
         await ledger.migrate()
-        await audit.watch(ledger)
+        await record_history.watch(ledger)
         yield ledger
 
 
@@ -38,7 +38,7 @@ async def test_any_order_of_steps_keeps_every_guarantee(
 ) -> None:
     async with Ledger(url) as ledger:
         await ledger.migrate()
-        await audit.watch(ledger)
+        await record_history.watch(ledger)
         await RecordWalk(ledger, server, seed).run(STEPS)
 
 
@@ -49,7 +49,7 @@ async def test_a_planted_fault_is_found(
     async def walk() -> None:
         for number in range(WALKS):
             server.ask("FLUSHALL")
-            await audit.forget(file_ledger)
+            await record_history.forget(file_ledger)
             await RecordWalk(file_ledger, server, seed + number).run(STEPS)
 
     # LedgerBusy: what is written is compared with the row, and that never fits.

@@ -13,9 +13,9 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from tests.amounts import amount
-from tests.faults import audit
-from tests.faults.record_processes import QUEUE
-from tests.faults.record_run import RecordRun, run_of
+from tests.faults import record_history
+from tests.faults.record_deployment import QUEUE
+from tests.faults.record_scenario import RecordRun, run_of
 from tests.waiting import eventually_async
 from towpath.clock import hours, seconds
 from towpath.embedded import EmbeddedServer
@@ -40,7 +40,7 @@ async def test_records_end_once_after_an_older_database_is_restored(
         await run.ledger.write(_back_up)
         await run.some_completed(0.9)
         await run.ledger.write(_restore)
-        assert await audit.left(run.ledger) > MANY * 0.1
+        assert await record_history.left(run.ledger) > MANY * 0.1
         run.open_gate()
         # Asked for here; by itself it would happen within a minute.
         async with Engine(server.url) as engine:
@@ -74,7 +74,7 @@ async def _ended_but_for_what_ran(run: RecordRun) -> None:
     """
 
     async def none_left() -> bool:
-        return not await audit.left(run.ledger)
+        return not await record_history.left(run.ledger)
 
     await eventually_async(none_left)
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.faults.dumps import changed, dump
 from tests.faults.filled_queue import filled_queue_on
+from tests.faults.redis_dump import changed, dump
 from tests.faults.script_calls import CASES, Case
 from tests.servers import newest, oldest
 from towpath.clock import minutes, seconds

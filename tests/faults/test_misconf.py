@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.meanwhile import errors_told, meanwhile
+from tests.faults.redis_facts import errors_told, meanwhile
 from tests.waiting import eventually
 from towpath.clock import milliseconds, minutes, seconds
 from towpath.embedded import EmbeddedServer

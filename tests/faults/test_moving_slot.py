@@ -14,11 +14,11 @@ from dataclasses import replace
 import pytest
 
 from tests.amounts import slow
-from tests.faults.dumps import Dump, dumps
 from tests.faults.filled_queue import MEANWHILE, FilledQueue, Plain, prepare
+from tests.faults.moving_slot import MovingSlot, slot_of, wait_until_agreed
 from tests.faults.queue_contents import QueueContents, contents_of, with_payloads
+from tests.faults.redis_dump import Dump, dumps
 from tests.faults.script_calls import CASES, Case
-from tests.faults.slots import MovingSlot, slot_of, wait_until_agreed
 from towpath.clock import ManualClock, seconds
 from towpath.embedded import EmbeddedCluster
 from towpath.embedded.groups import SLOTS

@@ -7,9 +7,9 @@ done once, those of the good queue by their first attempt, the others once the t
 from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from tests.faults.meanwhile import meanwhile
-from tests.faults.neighbours import BAD, GOOD
 from tests.faults.queue_contents import QueueContents, contents_of, is_drained
+from tests.faults.redis_facts import meanwhile
+from tests.faults.three_queues_app import BAD, GOOD
 from tests.waiting import eventually_async
 from tests.worker.test_isolation import FreezableShards, hidden, running_shards, shards
 from towpath.clock import seconds, steady
@@ -21,7 +21,7 @@ from towpath.testing.process import WorkerProcess
 
 __all__ = ["running_shards", "shards"]
 JOBS, BESIDE, DELAY = 2_000, 200, seconds(1)
-APP = "tests.faults.neighbours:app"
+APP = "tests.faults.three_queues_app:app"
 
 
 @contextmanager

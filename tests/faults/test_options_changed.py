@@ -5,7 +5,7 @@ import itertools
 import random
 from collections import Counter
 
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import HANGS
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer

@@ -9,9 +9,9 @@ from collections.abc import Awaitable
 
 import pytest
 
-from tests.faults.dumps import changed, dump, restore
 from tests.faults.filled_queue import FilledQueue, filled_queue_on
-from tests.faults.probing import PLANTED, WRITING, ScriptCommand, ScriptProbe, probed
+from tests.faults.probed_scripts import PLANTED, WRITING, ScriptCommand, ScriptProbe, probed
+from tests.faults.redis_dump import changed, dump, restore
 from tests.faults.script_calls import CASES, Case
 from towpath.embedded import EmbeddedServer
 from towpath.engine.script import Scripts

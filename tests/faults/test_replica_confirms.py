@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.faults.meanwhile import caught_up, errors_told, meanwhile
+from tests.faults.redis_facts import caught_up, errors_told, meanwhile
 from tests.waiting import HANGS, eventually_async
 from towpath.clock import hours, minutes, seconds
 from towpath.embedded import EmbeddedServer, Listen

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.faults.load import CountedLoad, under_load
-from tests.faults.meanwhile import blocked_clients, meanwhile
+from tests.faults.counted_load import CountedLoad, under_load
 from tests.faults.queue_contents import contents_of
+from tests.faults.redis_facts import blocked_clients, meanwhile
 from towpath.clock import hours, minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits

@@ -12,8 +12,8 @@ import pytest
 
 from tests.amounts import amount
 from tests.apps.reviews.deliveries import GITHUB_SECRET, Delivery, github, payload
-from tests.faults import audit
-from tests.faults.meanwhile import meanwhile
+from tests.faults import record_history
+from tests.faults.redis_facts import meanwhile
 from tests.server.serving import RunningServer, begin, first_line
 from tests.waiting import HANGS, eventually_async
 from towpath.embedded import EmbeddedServer
@@ -91,7 +91,7 @@ async def test_every_acknowledged_review_ends_once(
     chance = random.Random(seed)
     async with Ledger(url) as ledger:
         await ledger.migrate()
-        await audit.watch(ledger)
+        await record_history.watch(ledger)
         restarted = RestartedServer(tmp_path, server.url, url)
         sender = WebhookSender(restarted)
         try:
@@ -103,13 +103,13 @@ async def test_every_acknowledged_review_ends_once(
             await delivering
 
             async def none_left() -> bool:
-                return not await audit.left(ledger)
+                return not await record_history.left(ledger)
 
             await eventually_async(none_left)
         finally:
             restarted.serving.end()
-        found, steps = await audit.rows(ledger), await audit.history(ledger)
+        found, steps = await record_history.rows(ledger), await record_history.history(ledger)
     assert len(sender.promised) == MANY
     assert sender.promised == found.keys()
-    assert audit.not_once(found, steps) + audit.regressions(steps) == []
+    assert record_history.not_once(found, steps) + record_history.regressions(steps) == []
     assert {row.state for row in found.values()} == {"completed"}

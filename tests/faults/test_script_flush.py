@@ -3,9 +3,9 @@
 import asyncio
 import random
 
-from tests.faults.load import CountedLoad, under_load
-from tests.faults.meanwhile import blocked_clients, meanwhile
+from tests.faults.counted_load import CountedLoad, under_load
 from tests.faults.queue_contents import contents_of
+from tests.faults.redis_facts import blocked_clients, meanwhile
 from tests.waiting import HANGS
 from towpath.clock import hours, minutes
 from towpath.embedded import EmbeddedServer

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.entering import facts_of, refusal_on_entering
-from tests.faults.load import CountedLoad, under_load
-from tests.faults.meanwhile import meanwhile
+from tests.faults.counted_load import CountedLoad, under_load
+from tests.faults.moving_slot import slot_of
 from tests.faults.queue_contents import contents_of
-from tests.faults.slots import slot_of
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import eventually_async
 from towpath.clock import hours, milliseconds, minutes, seconds, steady
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer, Listen

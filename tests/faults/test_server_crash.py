@@ -6,7 +6,7 @@ import asyncio
 import random
 from pathlib import Path
 
-from tests.faults.load import CountedLoad, under_load
+from tests.faults.counted_load import CountedLoad, under_load
 from tests.faults.queue_contents import QueueContents, contents_of
 from towpath.clock import hours
 from towpath.embedded import EmbeddedServer

@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import pytest
 
-from tests.faults.dumps import dumps
-from tests.faults.meanwhile import meanwhile
-from tests.faults.slots import MovingSlot, slot_of, wait_until_agreed
+from tests.faults.moving_slot import MovingSlot, slot_of, wait_until_agreed
+from tests.faults.redis_dump import dumps
+from tests.faults.redis_facts import meanwhile
 from tests.spec import parcels
 from tests.waiting import eventually_async
 from towpath.clock import seconds

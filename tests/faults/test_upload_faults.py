@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 
 from tests.amounts import amount
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.faults.upload_deployment import (
     TusUploadClient,
     UploadClient,

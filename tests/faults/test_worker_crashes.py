@@ -20,7 +20,7 @@ from towpath.engine.options import EventPolicy, QueueOptions
 from towpath.engine.states import State
 from towpath.ids import JobId, LaneKey
 
-QUEUE, CLAIMER = "crashes", "tests.faults.claimer"
+QUEUE, CLAIMER = "crashes", "tests.faults.claim_program"
 JOBS, SOME = amount(8_000, thoroughly=20_000), 5_000
 LANES = 250
 WORKERS = 8

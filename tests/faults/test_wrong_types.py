@@ -6,9 +6,9 @@ touches is replaced in turn; the scripts check every key before they write the f
 
 import pytest
 
-from tests.faults.dumps import Dump, changed, dump, restore
 from tests.faults.filled_queue import TAG, FilledQueue, filled_queue_on
-from tests.faults.probing import ScriptProbe, probed
+from tests.faults.probed_scripts import ScriptProbe, probed
+from tests.faults.redis_dump import Dump, changed, dump, restore
 from tests.faults.script_calls import CASES, Case
 from towpath.embedded import EmbeddedServer
 from towpath.engine.keys import TYPES

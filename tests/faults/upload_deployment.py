@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 import httpx
 import psycopg
 
-from tests.accepting import LOOPBACK, accepting
 from tests.apps.uploads.tus_client import BODY, TUS, encoded
 from tests.faults.timer_deployment import RestartedProcess, free_port
 from tests.faults.timer_program import worked_async
@@ -28,6 +27,7 @@ from tests.ledger.kafka import KafkaBroker
 from tests.ledger.kafka_program import TOPIC
 from tests.postgres import PostgresServer
 from tests.server.serving import begin, first_line
+from tests.tcp_server import LOOPBACK, accepting
 from tests.waiting import HANGS, eventually_async
 from towpath.apps.uploads.options import KIB, MIB, UploadsOptions
 from towpath.clock import seconds, wall_ms

@@ -11,8 +11,8 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.accepting import LOOPBACK, Reader, Writer, accepting
 from tests.calls.receivers import http, read_request
+from tests.tcp_server import LOOPBACK, Reader, Writer, accepting
 
 TOKEN = "forge-token-for-tests"  # noqa: S105 -- of no forge
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.postgres import PostgresServer
 from tests.waiting import HANGS, eventually_async
-from tests.worker.running import working
+from tests.worker.in_process_worker import working
 from towpath import Towpath, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.retry import Never

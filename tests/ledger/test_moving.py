@@ -11,7 +11,7 @@ from tests.amounts import amount
 from tests.faults.planting import BEGUN_EARLY, MOVED_IN_VAIN, PlantedFault, planted
 from tests.ledger.records import REVIEWS, made
 from tests.waiting import HANGS, eventually_async
-from tests.worker.running import working
+from tests.worker.in_process_worker import working
 from towpath import Engine, Towpath, hours, milliseconds, minutes, seconds
 from towpath.clock import ZERO
 from towpath.embedded import EmbeddedServer

@@ -17,7 +17,7 @@ from tests.faults.planting import SAVEPOINT_FORGETS, planted
 from tests.ledger.own_transactions import Sell, order, rows
 from tests.ledger.records import REVIEWS
 from tests.waiting import eventually_async
-from tests.worker.running import SOON, working
+from tests.worker.in_process_worker import SOON, working
 from towpath import Fixed, Towpath, milliseconds, minutes
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine as RedisEngine

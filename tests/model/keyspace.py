@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.dumped import Dumped
+from tests.key_snapshot import Dumped
 from towpath.embedded import Address, Reply, ServerConnection
 from towpath.engine.script import Scripts
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.model import plain, programs, questions
+from tests.model import oracle_questions, plain_values, programs
 from tests.model.history import AnswerHistory
 from tests.model.keyspace import Keyspace, ModelTarget
 from tests.model.oracle import Oracle
@@ -138,9 +138,9 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
     def agree(self) -> None:
         """Every job is where the oracle has it, in the same order, and the counts add up."""
-        wanted, counted = questions.census(self.oracle), questions.counts(self.oracle)
+        wanted, counted = oracle_questions.census(self.oracle), oracle_questions.counts(self.oracle)
         counts, found = self.plain_engine.survey()
-        assert found == wanted, questions.differences(found, wanted)
+        assert found == wanted, oracle_questions.differences(found, wanted)
         assert counts == counted, f"engine {counts}, oracle {counted}"
 
     # ── submit ───────────────────────────────────────────────────────────────────────────
@@ -357,11 +357,14 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.options = wanted
         self.history.reconfigured(wanted)
         self.log.append(f"{self.plain_engine.now} options, as declared: {wanted}")
-        assert found == plain.options(wanted), f"engine {found}, oracle {wanted}"
+        assert found == plain_values.options(wanted), f"engine {found}, oracle {wanted}"
 
     def look(self, which: int) -> None:
         for new in _pick(self.jobs, which):
-            found, wanted = self.plain_engine.look(new.id), questions.look(self.oracle, new.id)
+            found, wanted = (
+                self.plain_engine.look(new.id),
+                oracle_questions.look(self.oracle, new.id),
+            )
             assert found == wanted, f"engine {found}, oracle {wanted}"
 
     # ── time and repeats ─────────────────────────────────────────────────────────────────
@@ -372,7 +375,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
     def moment(self, kind: str, off: int, then: str) -> None:
         """To a due time, the end of a lease, …; 1 ms before or after it; and what is done then."""
-        moments = questions.moments(self.oracle)
+        moments = oracle_questions.moments(self.oracle)
         soonest = min(moments[kind] or itertools.chain(*moments.values()), default=self.oracle.now)
         self.time(max(0, soonest + off - self.oracle.now))
         if then == "claim":
@@ -413,7 +416,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def everything_ends(self) -> None:
         """With every job gone and the clock past all windows, only the fixed keys remain."""
         for id in list(self.oracle.jobs):
-            assert self.plain_engine.look(id) == questions.look(self.oracle, id)
+            assert self.plain_engine.look(id) == oracle_questions.look(self.oracle, id)
         for job in list(self.oracle.jobs.values()):
             if job.state in OPEN:
                 self.both("cancel", id=job.id)

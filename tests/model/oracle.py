@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.model.places import Places
+from tests.model.oracle_places import Places
 from tests.model.values import (
     NO_OTHER_ATTEMPT,
     OPEN,

@@ -9,8 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from tests.model import plain
-from tests.model.questions import SEARCHED
+from tests.model import plain_values
+from tests.model.oracle_questions import SEARCHED
 from tests.model.values import (
     STATES,
     Counts,
@@ -62,14 +62,14 @@ class PlainEngine:
 
     def open(self, options: Options) -> None:
         self.run(self._open.enter_async_context(self.engine))
-        self.run(self.engine.queues.configure(self.queue, plain.options(options)))
+        self.run(self.engine.queues.configure(self.queue, plain_values.options(options)))
 
     def reconfigure(self, options: Options) -> None:
-        self.run(self.engine.queues.reconfigure(self.queue, plain.options(options)))
+        self.run(self.engine.queues.reconfigure(self.queue, plain_values.options(options)))
 
     def declare(self, wanted: dict[str, Any]) -> QueueOptions:
         """What the queue has then, as another look finds it, too."""
-        given = plain.options(Options(**wanted))
+        given = plain_values.options(Options(**wanted))
         named = {name: getattr(given, name) for name in wanted}
         return self._agreed(self.run(self.engine.queues.declare(self.queue, **named)).now)
 
@@ -102,7 +102,7 @@ class PlainEngine:
         try:
             return self.run(method(Call(channel, number), **asked))
         except TowpathError as error:
-            return plain.refusal(error)
+            return plain_values.refusal(error)
 
     def lose_reply(self, options: Options, verb: str, **asked: Any) -> Any:
         """The engine's answer to a call that it names itself, and whose first reply is lost.
@@ -112,7 +112,7 @@ class PlainEngine:
         try:
             return self.run(self._lose_reply(options, verb, asked))
         except TowpathError as error:
-            return plain.refusal(error)
+            return plain_values.refusal(error)
 
     async def _lose_reply(self, options: Options, verb: str, asked: dict[str, Any]) -> Any:
         far, near, lost = await self._far_engine(), self.engine, self._proxy.swallowed
@@ -130,7 +130,7 @@ class PlainEngine:
 
         try:
             await eventually_async(reply_is_lost)
-            await near.queues.reconfigure(self.queue, plain.options(options))
+            await near.queues.reconfigure(self.queue, plain_values.options(options))
             self._proxy.faults.hole = Hole.NOTHING
             await self._proxy.drop_all()
             return await calling
@@ -148,18 +148,20 @@ class PlainEngine:
 
     def submit_alone(self, new: JobSpec) -> tuple[str, Any]:
         """A submit through the micro-batcher; also the id, if it was left to the engine."""
-        asked = plain.asked(new) | (JobOptions(id=new.id) if new.named else JobOptions())
+        asked = plain_values.asked(new) | (JobOptions(id=new.id) if new.named else JobOptions())
         try:
             answer = self.run(self.engine.submit(self.queue, new.payload, **asked))
         except TowpathError as error:
-            return new.id, plain.refusal(error)
-        return answer.id, plain.taken(answer)
+            return new.id, plain_values.refusal(error)
+        return answer.id, plain_values.taken(answer)
 
     async def _submit(self, call: Call | None, jobs: list[JobSpec]) -> list[Any]:
-        wanted = [plain.new_job(new) for new in jobs]
+        wanted = [plain_values.new_job(new) for new in jobs]
         answers = await self.engine.submit_many(self.queue, wanted, call=call)
         return [
-            plain.refusal(answer) if isinstance(answer, TowpathError) else plain.taken(answer)
+            plain_values.refusal(answer)
+            if isinstance(answer, TowpathError)
+            else plain_values.taken(answer)
             for answer in answers
         ]
 
@@ -197,12 +199,12 @@ class PlainEngine:
             count=count,
             call=call,
         )
-        outcomes = [plain.outcome(outcome) for outcome in answer.outcomes]
+        outcomes = [plain_values.outcome(outcome) for outcome in answer.outcomes]
         return Exchanged(outcomes, [self._keep(lease) for lease in answer.leases])
 
     async def _renew(self, call: Call | None, id: str, token: int, ttl: int) -> Renewed:
         lease = self._lease(id, token)
-        return plain.renewed(await self.engine.renew(lease, milliseconds(ttl), call=call))
+        return plain_values.renewed(await self.engine.renew(lease, milliseconds(ttl), call=call))
 
     async def _progress(self, call: Call | None, id: str, token: int, note: bytes) -> None:
         await self.engine.progress(self._lease(id, token), note, call=call)
@@ -247,15 +249,17 @@ class PlainEngine:
         }
         answers = await self.engine.move_many(self.queue, wanted, call=call)
         return [
-            plain.refusal(answer) if isinstance(answer, TowpathError) else answer
+            plain_values.refusal(answer) if isinstance(answer, TowpathError) else answer
             for answer in answers
         ]
 
     async def _set(self, call: Call | None, jobs: list[JobSpec]) -> list[Any]:
-        wanted = [plain.new_job(new) for new in jobs]
+        wanted = [plain_values.new_job(new) for new in jobs]
         answers = await self.engine.set_many(self.queue, wanted, call=call)
         return [
-            plain.refusal(answer) if isinstance(answer, TowpathError) else plain.placed(answer)
+            plain_values.refusal(answer)
+            if isinstance(answer, TowpathError)
+            else plain_values.placed(answer)
             for answer in answers
         ]
 
@@ -287,7 +291,7 @@ class PlainEngine:
 
     def _keep(self, lease: Lease) -> HeldLease:
         self._leases.setdefault((lease.id, lease.token), lease)
-        return plain.held(lease)
+        return plain_values.held(lease)
 
     def _lease(self, id: str, token: int) -> Lease:
         return self._leases[id, token]
@@ -318,7 +322,7 @@ class PlainEngine:
 
     async def _survey(self) -> tuple[Counts, dict[str, list[JobSummary]]]:
         found = await self.engine.inspect.counts(self.queue)
-        counts = plain.counts(found)
+        counts = plain_values.counts(found)
         census = {
             state: await self._listed(State(state)) if counts.states.get(state, found.kept) else []
             for state in STATES
@@ -340,7 +344,7 @@ class PlainEngine:
     async def _listed(self, state: State) -> list[JobSummary]:
         """The ready and the waiting in order, the others by id."""
         page = await self.engine.inspect.list(self.queue, state, size=PAGE)
-        views = [plain.view(job) for job in page.jobs]
+        views = [plain_values.view(job) for job in page.jobs]
         return views if state in ("ready", "waiting") else sorted(views, key=lambda view: view.id)
 
     async def _groups(self) -> dict[str, list[str]]:
@@ -363,7 +367,7 @@ class PlainEngine:
         try:
             return self.run(self._look(self._ref(id)))
         except TowpathError as error:
-            return plain.refusal(error)
+            return plain_values.refusal(error)
 
     async def _look(self, ref: JobRef) -> JobDetails:
         look = await self.engine.inspect.look(ref)
@@ -374,10 +378,10 @@ class PlainEngine:
         why = (await self.engine.inspect.explain(ref)).why
         assert await self.engine.inspect.state(ref) == job.state
         return JobDetails(
-            plain.view(job),
+            plain_values.view(job),
             payload=job.payload,
             result=job.result,
-            expires=plain.ms(job.expires_at),
+            expires=plain_values.ms(job.expires_at),
             ahead=position and position.ahead,
             why=why,
         )

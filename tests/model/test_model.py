@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 
 from tests.amounts import amount
-from tests.model import oracle, places, questions, values, worker_registry_oracle
+from tests.model import oracle, oracle_places, oracle_questions, values, worker_registry_oracle
 from tests.model.keyspace import ModelTarget
-from tests.model.runs import run_programs
+from tests.model.run_programs import run_programs
 from towpath.embedded import EmbeddedServer, ServerConnection
 
 PROGRAMS = int(os.environ.get("TOWPATH_MODEL_PROGRAMS", amount(60, thoroughly=1_500)))
@@ -29,7 +29,9 @@ def test_engine_and_oracle_agree(part: int, server: EmbeddedServer) -> None:
         run_programs(target, programs=PROGRAMS // PARTS, seed=seed + part * PROGRAMS)
 
 
-@pytest.mark.parametrize("module", [worker_registry_oracle, oracle, places, questions, values])
+@pytest.mark.parametrize(
+    "module", [worker_registry_oracle, oracle, oracle_places, oracle_questions, values]
+)
 def test_oracle_knows_nothing_of_towpath(module: ModuleType) -> None:
     path = Path(str(module.__file__))
     foreign = {name for name in imports(path.read_text()) if not name.startswith("tests.model.")}

@@ -10,7 +10,7 @@ from tests.faults.planting import PlantedFault, planted
 from tests.model.group_mutants import GROUP_MUTANTS, SEARCH_MUTANTS
 from tests.model.keyspace import ModelTarget
 from tests.model.mutants import DECLARATIONS, MUTANTS, Mutant
-from tests.model.runs import program_of, run_programs
+from tests.model.run_programs import program_of, run_programs
 from tests.model.selector_mutants import (
     FAILURE_MUTANTS,
     FRONT_FIRST,

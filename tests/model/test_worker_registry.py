@@ -8,7 +8,7 @@ from hypothesis import Phase
 from tests.faults.planting import PlantedFault, planted
 from tests.model.keyspace import ModelTarget
 from tests.model.mutants import Mutant
-from tests.model.runs import program_of
+from tests.model.run_programs import program_of
 from tests.model.worker_registry import BOUNDS, run_programs
 from towpath.embedded import EmbeddedServer, ServerConnection
 from towpath.engine import worker_registry

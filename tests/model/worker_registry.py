@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from tests.model.keyspace import ModelTarget
 from tests.model.plain_engine import START
-from tests.model.runs import chosen_settings
+from tests.model.run_programs import chosen_settings
 from tests.model.worker_registry_oracle import (
     ExpectedReport,
     ListedWorker,

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.embedded.processes import has_ended, python
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import eventually, eventually_async
 from towpath.clock import Duration, milliseconds, minutes
 from towpath.processes.command import Command, CommandTimedOut, Ended, OutputTooLarge, run

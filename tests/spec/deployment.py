@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-from tests.dumped import Dumped
+from tests.key_snapshot import Dumped
 from towpath.clock import instant
 from towpath.embedded import (
     CommandRefused,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import REVIEWS, claim, ids_of
+from tests.spec.jobs_in_states import REVIEWS, claim, ids_of
 from towpath.engine.durability import Durability
 from towpath.engine.engine import LARGEST_BATCH, Engine
 from towpath.engine.model import new_job

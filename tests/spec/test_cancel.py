@@ -2,7 +2,16 @@
 
 import pytest
 
-from tests.spec.jobs import LEASE, REVIEWS, buried, claim, claim_one, ids_of, leased, submit_ids
+from tests.spec.jobs_in_states import (
+    LEASE,
+    REVIEWS,
+    buried,
+    claim,
+    claim_one,
+    ids_of,
+    leased,
+    submit_ids,
+)
 from towpath.clock import ManualClock, hours, minutes, seconds
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine

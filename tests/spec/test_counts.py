@@ -1,6 +1,15 @@
 """The counts of a queue: jobs in each state, the age of the oldest, and whether workers claim."""
 
-from tests.spec.jobs import LEASE, REVIEWS, buried, claim, claim_one, leased, run_all, submit_ids
+from tests.spec.jobs_in_states import (
+    LEASE,
+    REVIEWS,
+    buried,
+    claim,
+    claim_one,
+    leased,
+    run_all,
+    submit_ids,
+)
 from towpath.clock import ManualClock, hours, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.options import QueueOptions

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import REVIEWS, submit_ids
+from tests.spec.jobs_in_states import REVIEWS, submit_ids
 from tests.spec.test_options import EVERY_OPTION, more_attempts
 from towpath.clock import hours, seconds
 from towpath.engine.engine import Engine

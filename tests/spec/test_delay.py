@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from tests.spec.jobs import REVIEWS, claim, claim_one, ids_of, submit_ids
+from tests.spec.jobs_in_states import REVIEWS, claim, claim_one, ids_of, submit_ids
 from towpath.clock import ZERO, ManualClock, days, milliseconds, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import HIGH, new_job

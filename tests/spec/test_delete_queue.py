@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.spec.jobs import REVIEWS, buried, claim_one, submit_ids
+from tests.spec.jobs_in_states import REVIEWS, buried, claim_one, submit_ids
 from towpath.clock import ManualClock, days, hours, minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine

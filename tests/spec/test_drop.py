@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.spec.jobs import REVIEWS, buried, claim, claim_one, ids_of, leased, submit_ids
+from tests.spec.jobs_in_states import REVIEWS, buried, claim, claim_one, ids_of, leased, submit_ids
 from towpath.clock import ManualClock, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.options import LanePolicy, QueueOptions

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from tests.spec.jobs import REVIEWS
+from tests.spec.jobs_in_states import REVIEWS
 from towpath.clock import ZERO, milliseconds, minutes, steady
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine

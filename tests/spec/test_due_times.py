@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from tests.spec.jobs import REVIEWS, claim, claim_one, ids_of, leased, submit_ids
+from tests.spec.jobs_in_states import REVIEWS, claim, claim_one, ids_of, leased, submit_ids
 from towpath.clock import ManualClock, hours, instant_ms, minutes, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.explain import Why

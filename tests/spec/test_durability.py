@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.entering import facts_of, refusal_on_entering
-from tests.spec.jobs import REVIEWS
+from tests.spec.jobs_in_states import REVIEWS
 from tests.waiting import eventually, eventually_async
 from towpath.clock import hours, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer, Listen, ServerConnection

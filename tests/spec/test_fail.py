@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, submit_ids
+from tests.spec.jobs_in_states import LEASE, REVIEWS, claim, claim_one, ids_of, leased, submit_ids
 from towpath.clock import ZERO, ManualClock, hours, milliseconds, minutes, seconds
 from towpath.engine.check import LARGEST_REASON, LARGEST_TRACEBACK
 from towpath.engine.engine import Engine

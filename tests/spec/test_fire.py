@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import REVIEWS, claim, claim_one, ids_of, run_all
+from tests.spec.jobs_in_states import REVIEWS, claim, claim_one, ids_of, run_all
 from tests.waiting import HANGS
 from towpath.clock import ManualClock, hours, milliseconds, minutes, seconds
 from towpath.engine.engine import LARGEST_BATCH, Engine

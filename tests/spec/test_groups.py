@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, submit_ids
+from tests.spec.jobs_in_states import LEASE, REVIEWS, claim, claim_one, submit_ids
 from towpath.clock import ManualClock, days, milliseconds, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import job_ref, new_job

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, claim_one
+from tests.spec.jobs_in_states import LEASE, REVIEWS, claim_one
 from towpath.clock import ManualClock, hours, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of

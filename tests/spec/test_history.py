@@ -9,7 +9,7 @@ import pytest
 
 from tests.queue_numbers import set_numbers
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, submit_ids
+from tests.spec.jobs_in_states import LEASE, REVIEWS, claim, claim_one, submit_ids
 from towpath.clock import Duration, ManualClock, days, hours, milliseconds, minutes, seconds
 from towpath.embedded.process import items
 from towpath.engine import store

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.spec.jobs import LEASE, REVIEWS
+from tests.spec.jobs_in_states import LEASE, REVIEWS
 from tests.waiting import HANGS, eventually_async
 from towpath.clock import hours
 from towpath.embedded import EmbeddedServer, Listen

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import (
+from tests.spec.jobs_in_states import (
     LEASE,
     REVIEWS,
     buried,

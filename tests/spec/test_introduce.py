@@ -4,7 +4,7 @@ remembered.
 
 import asyncio
 
-from tests.spec.jobs import REVIEWS, submit_ids
+from tests.spec.jobs_in_states import REVIEWS, submit_ids
 from towpath.clock import ManualClock, hours, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.leases import HeldLeases, lease_by_token

@@ -1,6 +1,6 @@
 """Looking at a lane: its head, and the jobs that wait behind it."""
 
-from tests.spec.jobs import LEASE, REVIEWS, claim_one, submit_ids
+from tests.spec.jobs_in_states import LEASE, REVIEWS, claim_one, submit_ids
 from towpath.clock import ManualClock, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Lane

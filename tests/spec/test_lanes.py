@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.faults.probing import ScriptProbe, probed
-from tests.spec.jobs import (
+from tests.faults.probed_scripts import ScriptProbe, probed
+from tests.spec.jobs_in_states import (
     LEASE,
     REVIEWS,
     buried,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, claim, ids_of
+from tests.spec.jobs_in_states import LEASE, REVIEWS, claim, ids_of
 from towpath.clock import ZERO
 from towpath.embedded.process import items
 from towpath.engine.engine import Engine

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import REVIEWS, claim_one, submit_ids
+from tests.spec.jobs_in_states import REVIEWS, claim_one, submit_ids
 from towpath.clock import milliseconds, minutes
 from towpath.embedded import CommandRefused
 from towpath.embedded.process import items

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from towpath.clock import minutes
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.spec.jobs import (
+from tests.spec.jobs_in_states import (
     LEASE,
     REVIEWS,
     buried,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.queue_numbers import set_numbers
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import REVIEWS, claim, claim_one
+from tests.spec.jobs_in_states import REVIEWS, claim, claim_one
 from towpath.clock import ManualClock, hours
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import REVIEWS, claim, claim_one, leased, submit_ids
+from tests.spec.jobs_in_states import REVIEWS, claim, claim_one, leased, submit_ids
 from tests.waiting import HANGS, eventually_async
 from towpath.clock import hours, milliseconds, minutes, seconds
 from towpath.engine import events, follow

@@ -7,7 +7,16 @@ import pytest
 
 from tests.model.mutants import Mutant
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, buried, claim, claim_one, ids_of, leased, submit_ids
+from tests.spec.jobs_in_states import (
+    LEASE,
+    REVIEWS,
+    buried,
+    claim,
+    claim_one,
+    ids_of,
+    leased,
+    submit_ids,
+)
 from tests.spec.test_waiting import blocked, ids_within_moments, waiting_claim
 from tests.waiting import eventually_async
 from towpath.clock import ZERO, ManualClock, days, hours, milliseconds, minutes, seconds

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, leased
+from tests.spec.jobs_in_states import LEASE, REVIEWS, leased
 from towpath.clock import days, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine

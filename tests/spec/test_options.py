@@ -8,9 +8,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from tests.blocking.driving import engine_here
+from tests.blocking.engine_without_loop import engine_here
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import (
+from tests.spec.jobs_in_states import (
     REVIEWS,
     buried,
     claim,

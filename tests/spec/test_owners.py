@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.spec.jobs import LEASE, REVIEWS, claim_one
+from tests.spec.jobs_in_states import LEASE, REVIEWS, claim_one
 from towpath.clock import hours
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobRef, job_ref

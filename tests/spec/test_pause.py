@@ -1,6 +1,6 @@
 """pause and resume: no jobs are claimed from a paused queue; everything else goes on."""
 
-from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, submit_ids
+from tests.spec.jobs_in_states import LEASE, REVIEWS, claim, claim_one, ids_of, leased, submit_ids
 from towpath.clock import ManualClock, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import Complete

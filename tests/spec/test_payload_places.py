@@ -8,7 +8,7 @@ import pytest
 
 from tests.queue_numbers import set_numbers
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, claim_one
+from tests.spec.jobs_in_states import LEASE, REVIEWS, claim_one
 from towpath.clock import ManualClock, hours, instant_ms, minutes, seconds
 from towpath.embedded.process import items
 from towpath.engine.engine import Engine

@@ -6,7 +6,7 @@ import pytest
 
 from tests.queue_numbers import set_numbers
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of
+from tests.spec.jobs_in_states import LEASE, REVIEWS, claim, claim_one, ids_of
 from towpath.clock import ManualClock, hours, milliseconds, seconds
 from towpath.embedded.process import items
 from towpath.engine.engine import Engine

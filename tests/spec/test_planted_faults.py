@@ -3,7 +3,7 @@
 import pytest
 
 from tests.model.mutants import Mutant
-from tests.spec.jobs import LEASE, REVIEWS
+from tests.spec.jobs_in_states import LEASE, REVIEWS
 from towpath.clock import ManualClock, minutes
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import REVIEWS, claim, claim_one, ids_of, submit_ids
+from tests.spec.jobs_in_states import REVIEWS, claim, claim_one, ids_of, submit_ids
 from towpath.clock import ManualClock, hours, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import HIGH, LOW, NORMAL, new_job

@@ -1,6 +1,6 @@
 """promote: make delayed jobs ready whose time has come."""
 
-from tests.spec.jobs import REVIEWS, claim, claim_one, ids_of, leased, submit_ids
+from tests.spec.jobs_in_states import REVIEWS, claim, claim_one, ids_of, leased, submit_ids
 from towpath.clock import ManualClock, milliseconds, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import job_ref, new_job

@@ -1,7 +1,7 @@
 """reap: make jobs ready again whose lease has ended."""
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, submit_ids
+from tests.spec.jobs_in_states import LEASE, REVIEWS, claim, claim_one, ids_of, leased, submit_ids
 from towpath.clock import ZERO, ManualClock, hours, milliseconds, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of

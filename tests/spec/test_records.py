@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.spec.jobs import REVIEWS, claim_one
+from tests.spec.jobs_in_states import REVIEWS, claim_one
 from towpath.clock import hours
 from towpath.engine.engine import Engine
 from towpath.engine.model import NewJob, job_ref

@@ -7,7 +7,16 @@ import msgspec
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, buried, claim, claim_one, ids_of, leased, submit_ids
+from tests.spec.jobs_in_states import (
+    LEASE,
+    REVIEWS,
+    buried,
+    claim,
+    claim_one,
+    ids_of,
+    leased,
+    submit_ids,
+)
 from towpath.clock import ManualClock, hours, minutes, seconds
 from towpath.engine.engine import LARGEST_BATCH, Engine
 from towpath.engine.keys import keys_of

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import REVIEWS, claim, claim_one, run_all
+from tests.spec.jobs_in_states import REVIEWS, claim, claim_one, run_all
 from towpath.clock import ManualClock, hours, minutes, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.retry import Fixed

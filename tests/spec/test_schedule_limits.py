@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import REVIEWS, run_all
+from tests.spec.jobs_in_states import REVIEWS, run_all
 from towpath.clock import ManualClock, hours
 from towpath.engine import schedules as limits
 from towpath.engine.engine import Engine

@@ -5,7 +5,7 @@ must find planted faults.
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.schedule_walk import walk
+from tests.spec.schedule_random_walk import walk
 from towpath.embedded import EmbeddedServer
 from towpath.engine.script import Scripts
 from towpath.errors import TowpathError

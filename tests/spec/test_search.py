@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.spec.jobs import LEASE, REVIEWS
+from tests.spec.jobs_in_states import LEASE, REVIEWS
 from towpath.clock import ManualClock, milliseconds
 from towpath.engine import inspect
 from towpath.engine.engine import Engine

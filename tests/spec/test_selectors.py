@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, ids_of
+from tests.spec.jobs_in_states import LEASE, REVIEWS, ids_of
 from towpath.clock import ZERO, ManualClock, hours, milliseconds, minutes, seconds
 from towpath.engine.claiming import SELECTORS_MOST
 from towpath.engine.engine import Engine

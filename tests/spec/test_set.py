@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import REVIEWS, buried, claim, claim_one, ids_of, leased, submit_ids
+from tests.spec.jobs_in_states import REVIEWS, buried, claim, claim_one, ids_of, leased, submit_ids
 from tests.spec.test_waiting import ids_within_moments, waiting_claim
 from towpath.clock import ManualClock, hours, minutes, seconds
 from towpath.engine.engine import LARGEST_BATCH, Engine

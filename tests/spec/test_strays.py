@@ -7,7 +7,16 @@ import asyncio
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, run_all, submit_ids
+from tests.spec.jobs_in_states import (
+    LEASE,
+    REVIEWS,
+    claim,
+    claim_one,
+    ids_of,
+    leased,
+    run_all,
+    submit_ids,
+)
 from tests.waiting import HANGS
 from towpath.clock import ManualClock, seconds
 from towpath.engine.engine import Engine

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import REVIEWS, claim, claim_one, ids_of, leased, submit_ids
+from tests.spec.jobs_in_states import REVIEWS, claim, claim_one, ids_of, leased, submit_ids
 from towpath.clock import ManualClock, hours, milliseconds, minutes, seconds
 from towpath.engine.engine import LARGEST_BATCH, Engine
 from towpath.engine.model import HIGH, Submitted, job_ref, new_job

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.queue_numbers import number
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, leased, submit_ids
+from tests.spec.jobs_in_states import LEASE, REVIEWS, claim, claim_one, leased, submit_ids
 from towpath.clock import ManualClock, hours, milliseconds, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of

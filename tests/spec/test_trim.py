@@ -1,7 +1,7 @@
 """trim: delete ended jobs whose retention is over, by age and by count."""
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import REVIEWS, buried, claim, claim_one, leased, submit_ids
+from tests.spec.jobs_in_states import REVIEWS, buried, claim, claim_one, leased, submit_ids
 from towpath.clock import ManualClock, days, hours, milliseconds, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, job_ref

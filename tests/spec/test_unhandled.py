@@ -4,7 +4,16 @@ from datetime import datetime
 
 import pytest
 
-from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, run_all, submit_ids
+from tests.spec.jobs_in_states import (
+    LEASE,
+    REVIEWS,
+    claim,
+    claim_one,
+    ids_of,
+    leased,
+    run_all,
+    submit_ids,
+)
 from towpath.clock import ZERO, ManualClock, hours, minutes, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.explain import Why

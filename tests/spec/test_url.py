@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from tests.entering import refusal_on_entering
-from tests.spec.jobs import REVIEWS
+from tests.spec.jobs_in_states import REVIEWS
 from towpath.clock import milliseconds, seconds
 from towpath.embedded import EmbeddedSentinel, EmbeddedServer, Listen
 from towpath.engine.channel import Limits

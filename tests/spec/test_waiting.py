@@ -8,7 +8,7 @@ import pytest
 
 from tests.amounts import deployments
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, buried, claim_one, ids_of, leased, submit_ids
+from tests.spec.jobs_in_states import LEASE, REVIEWS, buried, claim_one, ids_of, leased, submit_ids
 from tests.waiting import HANGS, eventually_async
 from towpath.clock import ManualClock, milliseconds, minutes, seconds
 from towpath.engine.engine import Engine

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, claim_one
+from tests.spec.jobs_in_states import LEASE, REVIEWS, claim_one
 from tests.spec.test_selectors import DEV, OTHER, REVIEW, claim, submit
 from tests.spec.test_waiting import blocked, ids_within_moments
 from tests.waiting import eventually_async

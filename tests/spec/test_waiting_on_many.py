@@ -7,7 +7,7 @@ import pytest
 from tests.amounts import deployments
 from tests.queue_numbers import number
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import LEASE, REVIEWS, ids_of, submit_ids
+from tests.spec.jobs_in_states import LEASE, REVIEWS, ids_of, submit_ids
 from tests.waiting import HANGS, eventually_async
 from towpath.clock import ServerClock, minutes
 from towpath.embedded import EmbeddedServer

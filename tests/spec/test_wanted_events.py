@@ -11,7 +11,7 @@ from tests.amounts import deployments
 from tests.fixtures import SLOW_ANSWERS
 from tests.queue_numbers import number, set_numbers
 from tests.spec.deployment import Deployment
-from tests.spec.jobs import REVIEWS, claim_one, leased, submit_ids
+from tests.spec.jobs_in_states import REVIEWS, claim_one, leased, submit_ids
 from tests.waiting import HANGS, eventually_async
 from towpath.clock import ManualClock, hours, milliseconds, minutes, seconds
 from towpath.embedded.process import items

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.spec.deployment import Deployment
-from tests.stored import database, store
+from tests.stored import database_dump, redis_dump
+from tests.stored.fill_database import SINKS
 from tests.stored.make import KEPT
-from tests.stored.recording import SINKS
 from towpath.clock import ManualClock
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
 
@@ -33,7 +33,7 @@ def loaded(request: pytest.FixtureRequest) -> Deployment:
     running: EmbeddedServer | EmbeddedCluster = request.getfixturevalue(request.param)
     masters = running.masters if isinstance(running, EmbeddedCluster) else (running,)
     deployment = Deployment(running.url, masters)
-    store.load(deployment, KEPT / "store.jsonl")
+    redis_dump.load(deployment, KEPT / "store.jsonl")
     return deployment
 
 
@@ -48,7 +48,7 @@ def engine_url(loaded: Deployment) -> str:
 @pytest.fixture
 def filled(server: EmbeddedServer) -> EmbeddedServer:
     """A Redis with the data that belongs to the database."""
-    store.load(Deployment(server.url, (server,)), KEPT / "store.jsonl")
+    redis_dump.load(Deployment(server.url, (server,)), KEPT / "store.jsonl")
     return server
 
 
@@ -57,9 +57,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, facts: dict[str, Any]) -
     """The kept database, of each kind."""
     file, written_ms = KEPT / f"ledger.{request.param}.sql", facts["written_ms"]
     if request.param == "sqlite":
-        return database.load_file(file, tmp_path / "ledger.db", written_ms=written_ms)
+        return database_dump.load_file(file, tmp_path / "ledger.db", written_ms=written_ms)
     server = request.getfixturevalue("running_postgres")
-    return database.load_server(file, server, written_ms=written_ms)
+    return database_dump.load_server(file, server, written_ms=written_ms)
 
 
 @pytest.fixture

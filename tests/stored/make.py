@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.postgres import PostgresServer
-from tests.stored import database, facts, store
-from tests.stored.recording import ORDERS, SINKS, write_keys, write_outbox, write_records
-from tests.stored.writing import write_store
+from tests.stored import database_dump, facts, redis_dump
+from tests.stored.fill_database import ORDERS, SINKS, write_keys, write_outbox, write_records
+from tests.stored.fill_redis import write_store
 from towpath import Engine, Towpath
 from towpath.clock import ManualClock, wall_ms
 from towpath.embedded import EmbeddedServer
@@ -41,7 +41,7 @@ async def write(server: EmbeddedServer, url: str) -> dict[str, Any]:
         await ledger.jobs.submit(ORDERS, b'"unseen"', id="unseen")
         async with Engine(server.url, clock=clock) as engine:
             await write_store(engine, clock)
-            keys = [store.as_bytes(key).decode() for key in items(server.ask("KEYS", "*"))]
+            keys = [redis_dump.as_bytes(key).decode() for key in items(server.ask("KEYS", "*"))]
             refs = sorted(facts.jobs_of(keys), key=str)
             return {
                 "clock": clock.now.isoformat(),
@@ -56,8 +56,8 @@ def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as home, EmbeddedServer() as server:
         file = Path(home, "ledger.db")
         told = asyncio.run(write(server, f"sqlite:///{file}"))
-        store.dump(server, folder / "store.jsonl")
-        database.dump_file(file, folder / "ledger.sqlite.sql")
+        redis_dump.dump(server, folder / "store.jsonl")
+        database_dump.dump_file(file, folder / "ledger.sqlite.sql")
         with PostgresServer() as postgres:
             # The same again: tokens come from the same clock, so the data of Redis fits both
             # databases.

@@ -10,10 +10,10 @@ from tests.ledger.memory_sinks import MemorySink
 from tests.ledger.numbered_events import QUICK
 from tests.programs import COMMAND, run
 from tests.server.serving import serve
-from tests.stored import database
+from tests.stored import database_dump
 from tests.stored import facts as asked
+from tests.stored.fill_database import KEYS, ORDERS, REVIEWS, end
 from tests.stored.make import KEPT
-from tests.stored.recording import KEYS, ORDERS, REVIEWS, end
 from tests.waiting import eventually_async
 from towpath import Context, Engine, State, Towpath, Worker, hours, minutes
 from towpath.apps.reviews.model import ReviewState, Verdict
@@ -253,7 +253,7 @@ class TestTheServerOnAStoredDatabase:
         self, filled: EmbeddedServer, tmp_path: Path, facts: dict[str, Any]
     ) -> None:
         file, written_ms = KEPT / "ledger.sqlite.sql", facts["written_ms"]
-        database.load_file(file, tmp_path / "ledger.db", written_ms=written_ms)
+        database_dump.load_file(file, tmp_path / "ledger.db", written_ms=written_ms)
         with serve(tmp_path, filled.url) as served:
             api = served.api("shop", KEYS["admin"])
             job = api.look("ready-named")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.spec.deployment import Deployment
 from tests.stored import facts as asked
-from tests.stored.writing import (
+from tests.stored.fill_redis import (
     CALL,
     FIRED,
     FULL,

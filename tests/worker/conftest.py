@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.fixtures import SLOW_ANSWERS
-from tests.worker.running import LogLines
+from tests.worker.in_process_worker import LogLines
 from towpath.app.app import Towpath
 from towpath.embedded import EmbeddedServer
 

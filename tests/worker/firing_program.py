@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.faults.wrong_clock import shift_clock
+from tests.faults.wrong_clock_program import shift_clock
 
 
 class JournalHandler(logging.Handler):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.worker import pool
-from tests.worker.running import SOON, LogLines, looked_at, working
+from tests.worker import process_handlers
+from tests.worker.in_process_worker import SOON, LogLines, looked_at, working
 from towpath.app.app import Towpath
 from towpath.clock import seconds
 from towpath.engine.retry import Fixed
@@ -106,7 +106,9 @@ class TestAWorker:
         self, app: Towpath
     ) -> None:
         handler = app.add(
-            "pool", pool.raise_badly.function, HandlerOptions(processes=1, max_attempts=1)
+            "pool",
+            process_handlers.raise_badly.function,
+            HandlerOptions(processes=1, max_attempts=1),
         )
         async with working(app):
             for kind in ("after", "reason", "mute"):

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import eventually, eventually_async
-from tests.worker.running import SOON, LogLines, working
+from tests.worker.in_process_worker import SOON, LogLines, working
 from towpath.app.app import Towpath
 from towpath.clock import milliseconds, steady
 from towpath.embedded import EmbeddedServer

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fixtures import SLOW_ANSWERS
 from tests.waiting import eventually, eventually_async
-from tests.worker.running import LogLines, ended, working
+from tests.worker.in_process_worker import LogLines, ended, working
 from towpath.app.app import Towpath
 from towpath.app.job import Job
 from towpath.clock import ManualClock, milliseconds, steady

@@ -11,7 +11,7 @@ from tests.faults.queue_contents import QueueContents, contents_of, is_drained
 from tests.journals import JournalEntry
 from tests.waiting import eventually_async
 from tests.worker import worker_program
-from tests.worker.programs import WorkerPrograms, programs
+from tests.worker.worker_programs import WorkerPrograms, programs
 from towpath.app.app import Towpath
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.running import SOON, LogLines, ended, working
+from tests.worker.in_process_worker import SOON, LogLines, ended, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, seconds
 from towpath.engine.states import State

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.running import SOON, looked_at, working
+from tests.worker.in_process_worker import SOON, looked_at, working
 from towpath import Exponential, Fixed, Listed, QueueOptions, Retry, Snooze, Towpath, Worker
 from towpath.clock import DurationLike
 from towpath.engine.channel import Limits

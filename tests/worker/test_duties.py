@@ -1,6 +1,6 @@
 """What a worker does for queues that it does not serve."""
 
-from tests.worker.running import LogLines
+from tests.worker.in_process_worker import LogLines
 from towpath import Engine
 from towpath.clock import ManualClock, days, hours
 from towpath.embedded import EmbeddedServer

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.faults.meanwhile import meanwhile
-from tests.worker import pool
-from tests.worker.programs import is_gone
-from tests.worker.running import SOON, LogLines, ended, looked_at, working
+from tests.faults.redis_facts import meanwhile
+from tests.worker import process_handlers
+from tests.worker.in_process_worker import SOON, LogLines, ended, looked_at, working
+from tests.worker.worker_programs import is_gone
 from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
 from towpath.clock import hours, seconds
@@ -30,17 +30,17 @@ EndingHandler = AppHandler[str, Any, Any]
 
 
 async def end_as_told(how: str) -> Any:
-    return pool.ENDS[how]()
+    return process_handlers.ENDS[how]()
 
 
 def end_as_told_in_thread(how: str) -> Any:
-    return pool.ENDS[how]()
+    return process_handlers.ENDS[how]()
 
 
 PLACES: dict[Place, Callable[..., Any]] = {
     Place.LOOP: end_as_told,
     Place.THREAD: end_as_told_in_thread,
-    Place.PROCESS: pool.end_as_told.function,
+    Place.PROCESS: process_handlers.end_as_told.function,
 }
 
 
@@ -105,7 +105,7 @@ class TestAVerdict:
         job = await outcome(app, ending_handler(app, place), "snooze until")
         assert (job.state, job.attempts) == (State.DELAYED, 0)
         assert job.next_try_at is not None
-        assert abs(job.next_try_at - pool.LATER) < seconds(2)
+        assert abs(job.next_try_at - process_handlers.LATER) < seconds(2)
         assert lines.of("job.snoozed")[0]["until"].startswith(("2099-12-31T23:59:59", "2100-01-01"))
 
     async def test_snooze_for_a_duration_costs_no_attempt(self, app: Towpath, place: Place) -> None:
@@ -131,7 +131,7 @@ class TestAFailedAttempt:
         assert {(job.state, job.attempts) for job in jobs.values()} == {(State.DEAD, 1)}
         begins = {how: (jobs[how].reason or "")[: len(words)] for how, words in REASONS.items()}
         assert begins == REASONS
-        assert all("(pool.py:" in (job.reason or "") for job in jobs.values())
+        assert all("(process_handlers.py:" in (job.reason or "") for job in jobs.values())
 
     async def test_has_the_traceback_without_towpaths_own_frames(
         self, app: Towpath, place: Place
@@ -139,7 +139,7 @@ class TestAFailedAttempt:
         jobs = await outcomes(app, ending_handler(app, place), REASONS)
         for job in jobs.values():
             [failure] = job.failures
-            assert "pool.py" in failure.traceback
+            assert "process_handlers.py" in failure.traceback
             assert "towpath/worker" not in failure.traceback
 
     async def test_has_its_enormous_message_truncated(self, app: Towpath, place: Place) -> None:
@@ -211,7 +211,7 @@ class TestAProcessThatAHandlersProcessStarted:
         open.
         """
         options = HandlerOptions(processes=1, retry=Never())
-        leave = app.add("orphans", pool.leave_behind.function, options)
+        leave = app.add("orphans", process_handlers.leave_behind.function, options)
         async with working(app):
             dead = await ended(await leave.submit(str(tmp_path / how)))
             beside = (tmp_path / how).read_text()
@@ -232,7 +232,7 @@ class TestAnExceptionGroup:
         job = await outcome(app, ending_handler(app, place), "group")
         reason = job.reason or ""
         first, others = reason.split(")", 1)
-        assert first.startswith("ValueError: broken (pool.py:")
+        assert first.startswith("ValueError: broken (process_handlers.py:")
         assert re.findall(r"\d+", others) == ["2"]
 
 
@@ -263,7 +263,7 @@ class TestTheTraceback:
     ) -> None:
         job = await outcome(app, ending_handler(app, Place.LOOP), "fail in json")
         assert (job.reason or "").startswith("JSONDecodeError")
-        assert "(pool.py:" in (job.reason or "")
+        assert "(process_handlers.py:" in (job.reason or "")
 
 
 class TestAMalformedVerdict:

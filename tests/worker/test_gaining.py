@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import HANGS, eventually_async
-from tests.worker.running import SOON, LogLines, ended, slots, spoil, until_slots, working
+from tests.worker.in_process_worker import SOON, LogLines, ended, slots, spoil, until_slots, working
 from towpath.app.app import Towpath
 from towpath.clock import ZERO, hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer

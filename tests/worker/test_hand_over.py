@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.meanwhile import meanwhile
-from tests.worker.running import SOON, LogLines, ended, looked_at, until_slots, working
+from tests.faults.redis_facts import meanwhile
+from tests.worker.in_process_worker import SOON, LogLines, ended, looked_at, until_slots, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, milliseconds, minutes, seconds, steady
 from towpath.embedded import EmbeddedServer

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import HANGS, eventually_async
-from tests.worker import pool
-from tests.worker.programs import is_gone
-from tests.worker.running import SOON, LogLines, ended, looked_at, working
+from tests.worker import process_handlers
+from tests.worker.in_process_worker import SOON, LogLines, ended, looked_at, working
+from tests.worker.worker_programs import is_gone
 from towpath.app.app import Towpath
 from towpath.clock import ZERO, Duration, hours, minutes, seconds, steady
 from towpath.engine.model import HIGH, new_job
@@ -78,7 +78,7 @@ class TestAHandler:
     async def test_with_processes_runs_in_another_process_that_is_reused(
         self, app: Towpath
     ) -> None:
-        own_pid = app.add("pids", pool.own_pid.function, HandlerOptions(processes=1))
+        own_pid = app.add("pids", process_handlers.own_pid.function, HandlerOptions(processes=1))
         async with working(app):
             tickets = await own_pid.submit_many(range(5))
             pids = {await ticket.result(within=SOON) for ticket in tickets}
@@ -86,7 +86,7 @@ class TestAHandler:
         assert os.getpid() not in pids
 
     async def test_whose_idle_process_died_loses_no_attempt(self, app: Towpath) -> None:
-        own_pid = app.add("pids", pool.own_pid.function, HandlerOptions(processes=1))
+        own_pid = app.add("pids", process_handlers.own_pid.function, HandlerOptions(processes=1))
         async with working(app):
             first = await (await own_pid.submit(1)).result(within=SOON)
             os.kill(first, signal.SIGKILL)
@@ -197,7 +197,9 @@ class TestTheContext:
             for percent in (50, 100):
                 ctx.progress({"percent": percent})
 
-        noting_process = app.add("notes", pool.note_twice.function, HandlerOptions(processes=1))
+        noting_process = app.add(
+            "notes", process_handlers.note_twice.function, HandlerOptions(processes=1)
+        )
         async with working(app):
             jobs = [await handler.submit() for handler in (noting, noting_thread, noting_process)]  # pyright: ignore
             done = [await ended(job) for job in jobs]

@@ -1,8 +1,8 @@
 """Many idle queues are cheap, and none of them is forgotten."""
 
-from tests.faults.meanwhile import blocked_clients, meanwhile
+from tests.faults.redis_facts import blocked_clients, meanwhile
 from tests.queue_numbers import number
-from tests.worker.running import LogLines, working
+from tests.worker.in_process_worker import LogLines, working
 from towpath.app.app import Towpath
 from towpath.clock import seconds, steady
 from towpath.embedded import EmbeddedServer

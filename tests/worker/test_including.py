@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.running import SOON, working
+from tests.worker.in_process_worker import SOON, working
 from towpath.app.app import Towpath
 from towpath.app.handlers import Handlers
 from towpath.clock import seconds

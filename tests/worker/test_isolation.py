@@ -6,9 +6,9 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from tests.faults.meanwhile import blocked_clients, meanwhile
+from tests.faults.redis_facts import blocked_clients, meanwhile
 from tests.waiting import eventually_async
-from tests.worker.running import SOON, LogLines, spoil, working
+from tests.worker.in_process_worker import SOON, LogLines, spoil, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, minutes, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.waiting import eventually_async
-from tests.worker.running import SOON, working
+from tests.worker.in_process_worker import SOON, working
 from towpath.app.app import Towpath
 from towpath.app.job import BlockingJob, Job
 from towpath.app.submission import CallNext, Submission

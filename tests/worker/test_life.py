@@ -9,9 +9,9 @@ from datetime import datetime
 import pytest
 
 from tests.entering import facts_of, refusal_on_entering
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import HANGS, eventually_async
-from tests.worker.running import SOON, LogLines, working
+from tests.worker.in_process_worker import SOON, LogLines, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, ManualClock, hours, seconds
 from towpath.embedded import EmbeddedServer

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.worker import lifespan_app
-from tests.worker.running import SOON, ended, working
+from tests.worker.in_process_worker import SOON, ended, working
 from towpath.app.app import Towpath
 from towpath.embedded import EmbeddedServer
 from towpath.errors import HandlerInvalid, LifespanFailed

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import HANGS
-from tests.worker import pool
-from tests.worker.running import SOON, LogLines, ended, looked_at, working
+from tests.worker import process_handlers
+from tests.worker.in_process_worker import SOON, LogLines, ended, looked_at, working
 from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, minutes
 from towpath.engine.retry import Never
@@ -93,7 +93,7 @@ class TestMiddleware:
         def sell(n: int) -> list[int]:
             return [n, threading.get_ident()][:1]
 
-        pids = app.add("pids", pool.own_pid.function, HandlerOptions(processes=1))
+        pids = app.add("pids", process_handlers.own_pid.function, HandlerOptions(processes=1))
         async with working(app, middleware=[RecordingMiddleware("a", journal)]):
             assert await (await sell.submit(7, id="1")).result(within=SOON) == [7]
             pid = await (await pids.submit(1, id="2")).result(within=SOON)

@@ -1,8 +1,8 @@
 """What a newer release, or another program, has written into a queue affects only itself."""
 
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import eventually_async
-from tests.worker.running import SOON, LogLines, looked_at, spoil, working
+from tests.worker.in_process_worker import SOON, LogLines, looked_at, spoil, working
 from towpath.app.app import Towpath
 from towpath.clock import ZERO, milliseconds, seconds
 from towpath.embedded import EmbeddedServer

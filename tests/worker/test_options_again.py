@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.worker.running import SOON, working
+from tests.worker.in_process_worker import SOON, working
 from towpath import Towpath
 from towpath.clock import hours, minutes
 from towpath.embedded import EmbeddedServer

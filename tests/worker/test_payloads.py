@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, computed_field
 
-from tests.worker import pool
-from tests.worker.running import SOON, LogLines, ended, working
+from tests.worker import process_handlers
+from tests.worker.in_process_worker import SOON, LogLines, ended, working
 from towpath.app.app import Towpath
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import new_job
@@ -202,9 +202,11 @@ class TestAPayload:
         assert (await app.engine.inspect.job(bare.ref)).payload == b""
 
     async def test_may_be_passed_to_a_process(self, app: Towpath) -> None:
-        sell = app.add("orders", pool.sell.function, HandlerOptions(processes=1))
+        sell = app.add("orders", process_handlers.sell.function, HandlerOptions(processes=1))
         async with working(app):
-            receipt = await (await sell.submit(pool.Order(item="tea"))).result(within=SOON)
+            receipt = await (await sell.submit(process_handlers.Order(item="tea"))).result(
+                within=SOON
+            )
         assert receipt.text == "1 tea 1 sell"
         assert receipt.pid != os.getpid()
 
@@ -310,11 +312,11 @@ class TestPayloadsThatDoNotFit:
         assert len(lines.of("payload.invalid")) == len(wrong)
 
     async def test_end_jobs_of_processes_dead_too(self, app: Towpath, lines: LogLines) -> None:
-        sell = app.add("orders", pool.sell.function, HandlerOptions(processes=1))
+        sell = app.add("orders", process_handlers.sell.function, HandlerOptions(processes=1))
         async with working(app):
             wrong = await app.engine.submit("orders", b"{}")
             dead = await app.engine.events.ended(wrong.job, within=SOON)
-            await (await sell.submit(pool.Order(item="tea"))).result(within=SOON)
+            await (await sell.submit(process_handlers.Order(item="tea"))).result(within=SOON)
         assert dead.state is State.DEAD
         assert {"sell", "item"} <= set(re.findall(r"\w+", dead.reason or ""))
         assert lines.of("payload.invalid")

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from tests.waiting import HANGS, eventually_async
-from tests.worker.running import SOON, LogLines, working
+from tests.worker.in_process_worker import SOON, LogLines, working
 from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, minutes, seconds
 from towpath.embedded import EmbeddedServer

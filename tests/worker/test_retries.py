@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.worker.running import SOON, LogLines, ended, looked_at, working
+from tests.worker.in_process_worker import SOON, LogLines, ended, looked_at, working
 from towpath.app.app import Towpath
 from towpath.clock import ZERO, hours, milliseconds, minutes
 from towpath.engine.model import JobInfo

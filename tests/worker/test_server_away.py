@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults.meanwhile import meanwhile
 from tests.faults.queue_contents import contents_of, is_drained
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import HANGS, eventually, eventually_async
-from tests.worker.running import SOON, LogLines, looked_at, working
+from tests.worker.in_process_worker import SOON, LogLines, looked_at, working
 from towpath.app.app import Towpath
 from towpath.app.job import Job
 from towpath.clock import seconds, steady

@@ -12,8 +12,8 @@ from tests.faults.queue_contents import contents_of
 from tests.programs import Program
 from tests.waiting import HANGS, eventually
 from tests.worker import worker_program
-from tests.worker.programs import is_gone, programs
-from tests.worker.running import SOON, ended
+from tests.worker.in_process_worker import SOON, ended
+from tests.worker.worker_programs import is_gone, programs
 from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
 from towpath.clock import minutes, seconds

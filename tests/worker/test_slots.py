@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults.meanwhile import blocked_clients, meanwhile
+from tests.faults.redis_facts import blocked_clients, meanwhile
 from tests.waiting import HANGS, eventually_async
-from tests.worker import pool
-from tests.worker.running import SOON, LogLines, slots, until_slots, working
+from tests.worker import process_handlers
+from tests.worker.in_process_worker import SOON, LogLines, slots, until_slots, working
 from towpath.app.app import Towpath
 from towpath.clock import ManualClock, seconds
 from towpath.embedded import EmbeddedServer
@@ -132,7 +132,7 @@ class TestConcurrency:
             await eventually_async(in_time)
 
     async def test_processes_are_never_more_than_asked_for(self, app: Towpath) -> None:
-        own_pid = app.add("pids", pool.own_pid.function, HandlerOptions(processes=2))
+        own_pid = app.add("pids", process_handlers.own_pid.function, HandlerOptions(processes=2))
         tickets = await own_pid.submit_many(range(50))
         async with working(app, concurrency=20):
             pids = {await ticket.result(within=SOON) for ticket in tickets}

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from tests.faults.slots import slot_of
+from tests.faults.moving_slot import slot_of
 from tests.waiting import HANGS
-from tests.worker.running import SOON, LogLines, working
+from tests.worker.in_process_worker import SOON, LogLines, working
 from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import HANGS, eventually_async
-from tests.worker import pool
-from tests.worker.programs import is_gone
-from tests.worker.running import SOON, LogLines, ended, looked_at, working
+from tests.worker import process_handlers
+from tests.worker.in_process_worker import SOON, LogLines, ended, looked_at, working
+from tests.worker.worker_programs import is_gone
 from towpath.app.app import Towpath
 from towpath.app.job import Job
 from towpath.clock import hours, instant, seconds, wall_ms
@@ -103,7 +103,7 @@ class TestCancellingAJobThatRuns:
         self, app: Towpath, tmp_path: Path, *, surrounded: bool
     ) -> None:
         options = HandlerOptions(processes=1)
-        watch = app.add("watch", pool.until_cancelled.function, options)
+        watch = app.add("watch", process_handlers.until_cancelled.function, options)
         outcomes = Outcomes()
         async with working(app, lease=LEASE, middleware=[outcomes] if surrounded else []):
             job = await watch.submit(str(tmp_path / "begun"))
@@ -176,7 +176,7 @@ class TestCancellingAJobThatRuns:
         assert seen == [True]
 
     async def test_a_process_that_ignores_it_is_killed(self, app: Towpath, tmp_path: Path) -> None:
-        loop = app.add("loops", pool.never_end.function, HandlerOptions(processes=1))
+        loop = app.add("loops", process_handlers.never_end.function, HandlerOptions(processes=1))
         async with working(app, lease=LEASE, concurrency=1):
             job = await loop.submit(str(tmp_path / "begun"), keep=hours(1))
             await meanwhile((tmp_path / "begun").exists)
@@ -244,7 +244,7 @@ class TestALostLease:
     async def test_kills_the_process_that_works_under_it(
         self, app: Towpath, lines: LogLines, tmp_path: Path
     ) -> None:
-        loop = app.add("loops", pool.never_end.function, HandlerOptions(processes=1))
+        loop = app.add("loops", process_handlers.never_end.function, HandlerOptions(processes=1))
         async with working(app, lease=LEASE, concurrency=1):
             job = await loop.submit(str(tmp_path / "begun"))
             await meanwhile((tmp_path / "begun").exists)

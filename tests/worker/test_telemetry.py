@@ -17,8 +17,8 @@ from prometheus_client import generate_latest
 
 from tests.telemetry.streams import ROOT
 from tests.waiting import eventually_async
-from tests.worker import pool
-from tests.worker.running import SOON, LogLines, ended, working
+from tests.worker import process_handlers
+from tests.worker.in_process_worker import SOON, LogLines, ended, working
 from towpath.app.app import Towpath
 from towpath.clock import ZERO, hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
@@ -173,7 +173,9 @@ class TestLogLines:
         assert "job" not in mine["closed"]
 
     async def test_of_handlers_in_processes_are_written_by_the_worker(self, app: Towpath) -> None:
-        log_lines = app.add("lines", pool.log_lines.function, HandlerOptions(processes=1))
+        log_lines = app.add(
+            "lines", process_handlers.log_lines.function, HandlerOptions(processes=1)
+        )
         with written() as stream:
             async with working(app):
                 job = await log_lines.submit()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import HANGS, eventually
-from tests.worker import pool
-from tests.worker.programs import is_gone
-from tests.worker.running import SOON, LogLines, ended, until_slots, working
+from tests.worker import process_handlers
+from tests.worker.in_process_worker import SOON, LogLines, ended, until_slots, working
+from tests.worker.worker_programs import is_gone
 from towpath.app.app import Towpath
 from towpath.app.blocking import Blocking
 from towpath.clock import milliseconds, minutes, seconds
@@ -238,7 +238,7 @@ class TestAHandlerInAProcess:
         self, app: Towpath, lines: LogLines, tmp_path: Path
     ) -> None:
         options = HandlerOptions(processes=1, time_limit=seconds(5), retry=Never())
-        loop = app.add("loops", pool.never_end.function, options)
+        loop = app.add("loops", process_handlers.never_end.function, options)
         async with working(app, concurrency=1):
             first = await loop.submit(str(tmp_path / "1"))
             dead = await ended(first)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.queue_numbers import set_numbers
 from tests.waiting import HANGS
-from tests.worker.running import LogLines, looked_at, working
+from tests.worker.in_process_worker import LogLines, looked_at, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, hours, seconds, wall_ms
 from towpath.embedded import EmbeddedServer

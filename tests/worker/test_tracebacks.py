@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from cronsim import CronSim
 
-from tests.faults.dumps import dump
-from tests.worker.running import ended, working
+from tests.faults.redis_dump import dump
+from tests.worker.in_process_worker import ended, working
 from towpath import Towpath
 from towpath.clock import hours
 from towpath.embedded import EmbeddedServer

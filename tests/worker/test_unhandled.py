@@ -10,8 +10,8 @@ import pytest
 
 from tests.fixtures import SLOW_ANSWERS
 from tests.waiting import eventually_async
-from tests.worker import pool
-from tests.worker.running import SOON, LogLines, spoil, working
+from tests.worker import process_handlers
+from tests.worker.in_process_worker import SOON, LogLines, spoil, working
 from towpath.app.app import Towpath
 from towpath.clock import ZERO, milliseconds, minutes, seconds
 from towpath.embedded import EmbeddedServer
@@ -381,7 +381,7 @@ class TestAPayloadThatDoesNotFit:
         assert "weight" in str(dead.reason)
 
     async def test_is_left_to_others_by_a_handler_in_a_process_too(self, app: Towpath) -> None:
-        app.add(MAIL, pool.sell.function, HandlerOptions(processes=1))
+        app.add(MAIL, process_handlers.sell.function, HandlerOptions(processes=1))
         await app.engine.workers.report(
             "other", another(HandlerReport(MAIL, None, "x")), lasts=NEVER
         )

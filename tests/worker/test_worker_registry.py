@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.waiting import eventually_async
-from tests.worker.running import working
+from tests.worker.in_process_worker import working
 from towpath.app.app import Towpath
 from towpath.clock import milliseconds
 from towpath.engine.worker_registry import LiveWorker

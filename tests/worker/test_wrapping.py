@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.waiting import eventually_async
-from tests.worker import pool
-from tests.worker.running import SOON, LogLines, ended, working
+from tests.worker import process_handlers
+from tests.worker.in_process_worker import SOON, LogLines, ended, working
 from towpath.app.app import Towpath
 from towpath.clock import steady
 from towpath.engine.retry import Never
@@ -52,7 +52,7 @@ class TestAWrapper:
         def sell(n: int) -> int:
             return n
 
-        pids = app.add("pids", pool.own_pid.function, HandlerOptions(processes=1))
+        pids = app.add("pids", process_handlers.own_pid.function, HandlerOptions(processes=1))
         async with working(app, middleware=[forgets, plus_one, forgets]):
             assert await (await sell.submit(7)).result(within=SOON) == 8
             first = await (await pids.submit(1)).result(within=SOON)

@@ -9,9 +9,9 @@ import pytest
 
 from tests.apps.messages.sending import SECRET, send
 from tests.calls.receivers import Reader, Receiver, Writer, answering, http
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import HANGS, eventually_async
-from tests.worker.running import working
+from tests.worker.in_process_worker import working
 from towpath.app.app import Towpath
 from towpath.apps.messages.adapters import MessageAdapters
 from towpath.apps.messages.callbacks import (

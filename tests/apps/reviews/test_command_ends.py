@@ -9,8 +9,8 @@ import pytest
 
 from tests.apps.reviews.reviewing import a_task, an_attempt
 from tests.embedded.processes import has_ended
-from tests.faults.meanwhile import meanwhile
-from tests.worker.running import SOON, working
+from tests.faults.redis_facts import meanwhile
+from tests.worker.in_process_worker import SOON, working
 from towpath.app.app import Towpath
 from towpath.apps.reviews.model import REVIEWS, Review, ReviewTask
 from towpath.apps.reviews.reviewers.command import CommandReviewer

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.apps.reviews.reviewing import a_comment, a_review, a_task, an_attempt
-from tests.faults.meanwhile import meanwhile
+from tests.faults.redis_facts import meanwhile
 from tests.waiting import HANGS
 from towpath.apps.reviews.model import Review, ReviewTask, Verdict
 from towpath.apps.reviews.reviewers.function import FunctionReviewer, ReviewFunction

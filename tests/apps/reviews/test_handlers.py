@@ -13,7 +13,7 @@ from tests.apps.reviews.reviewing import a_push, a_review, a_task
 from tests.apps.reviews.test_service import a_hook, lease_of
 from tests.forges.serving import TOKEN, ForgeServer, refuses
 from tests.waiting import eventually_async
-from tests.worker.running import working
+from tests.worker.in_process_worker import working
 from towpath.app.app import Towpath
 from towpath.apps.reviews.adapters import HttpReviewer, ReviewAdapters
 from towpath.apps.reviews.handlers import Posting, add_posting, add_reviews

@@ -18,9 +18,9 @@ from fastapi import FastAPI
 from tusclient.client import TusClient
 from tusclient.exceptions import TusCommunicationError
 
-from tests.accepting import LOOPBACK, accepting
 from tests.apps.uploads.tus_client import content
 from tests.server.in_process import listening
+from tests.tcp_server import LOOPBACK, accepting
 from tests.waiting import eventually_async
 from towpath.apps.uploads.options import MIB
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import urlsplit
 
-from tests.accepting import LOOPBACK, accepting
+from tests.tcp_server import LOOPBACK, accepting
 
 
 class CallFault(Enum):

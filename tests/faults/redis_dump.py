@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.dumped import Dumped
+from tests.key_snapshot import Dumped
 from towpath.embedded import EmbeddedServer, ServerConnection
 from towpath.embedded.process import items
 

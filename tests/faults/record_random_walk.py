@@ -14,7 +14,7 @@ from contextlib import suppress
 import msgspec
 from sqlalchemy import text
 
-from tests.faults import audit
+from tests.faults import record_history
 from towpath.clock import ManualClock, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -206,7 +206,7 @@ class RecordWalk:
         """
         self.held, self.running = [], []
         for _ in range(ROUNDS):
-            if not await audit.left(self.ledger):
+            if not await record_history.left(self.ledger):
                 return
             await self.time_passes()
             self.clock.advance(LEASE)
@@ -218,11 +218,16 @@ class RecordWalk:
                     if begun.standing is Standing.BEGUN:
                         await self.end(lease, self.complete(lease))
                         await self.settle(Complete(lease))
-        raise PromiseBroken(f"{await audit.left(self.ledger)} records do not end")
+        raise PromiseBroken(f"{await record_history.left(self.ledger)} records do not end")
 
     async def check(self) -> None:
-        found, steps = await audit.rows(self.ledger), await audit.history(self.ledger)
-        wrong = audit.misdeeds(found, steps, self.accepted) + audit.regressions(steps)
+        found, steps = (
+            await record_history.rows(self.ledger),
+            await record_history.history(self.ledger),
+        )
+        wrong = record_history.misdeeds(found, steps, self.accepted) + record_history.regressions(
+            steps
+        )
         wrong += [f"{id} is dead" for id, row in found.items() if row.state == "dead"]
         wrong += [f"{id} has {ends}" for id, ends in self.accepted.items() if len(ends) > 1]
         if wrong or len(found) != self.made:

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.faults import audit
-from tests.faults.meanwhile import meanwhile
-from tests.faults.record_processes import QUEUE, RecordProcesses, record_processes
+from tests.faults import record_history
+from tests.faults.record_deployment import QUEUE, RecordProcesses, record_processes
+from tests.faults.redis_facts import meanwhile
 from tests.fixtures import LEDGER_LIMIT
 from tests.waiting import eventually_async
 from towpath.app.app import Towpath
@@ -91,7 +91,7 @@ class RecordRun:
         wanted = int(self.records * share)
 
         async def enough() -> bool:
-            return await audit.completed(self.ledger) >= wanted
+            return await record_history.completed(self.ledger) >= wanted
 
         await eventually_async(enough)
 
@@ -114,7 +114,7 @@ class RecordRun:
         """I12: returns when every record has ended; the fault is over by now."""
 
         async def none_left() -> bool:
-            return not await audit.left(self.ledger)
+            return not await record_history.left(self.ledger)
 
         await eventually_async(none_left)
 
@@ -128,7 +128,7 @@ async def run_of(
     """
     async with Ledger(database, limit=LEDGER_LIMIT) as ledger:
         await ledger.migrate()
-        await audit.watch(ledger)
+        await record_history.watch(ledger)
         with record_processes(redis, database, folder, workers=workers, fault=fault) as processes:
             async with Towpath(redis, ledger=ledger):
                 run = RecordRun(ledger, processes, records)
@@ -146,9 +146,9 @@ async def checked(run: RecordRun) -> None:
     """Checks that nothing acknowledged is missing, each record ended once, and lanes kept their
     order.
     """
-    found, steps = await audit.rows(run.ledger), await audit.history(run.ledger)
+    found, steps = await record_history.rows(run.ledger), await record_history.history(run.ledger)
     wrong = [f"{id} is missing" for id in run.acknowledged - found.keys()]
-    wrong += audit.misdeeds(found, steps, run.processes.tokens())
-    wrong += audit.regressions(steps) + audit.out_of_order(found)
+    wrong += record_history.misdeeds(found, steps, run.processes.tokens())
+    wrong += record_history.regressions(steps) + record_history.out_of_order(found)
     wrong += [f"{id} is dead: {row.last_error}" for id, row in found.items() if row.state == "dead"]
     assert not wrong, "\n".join(wrong[:20])

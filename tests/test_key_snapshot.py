@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.dumped import Dumped
-from tests.faults.dumps import changed, dump
+from tests.faults.redis_dump import changed, dump
+from tests.key_snapshot import Dumped
 from tests.spec.deployment import Deployment
 from tests.waiting import eventually
 from towpath.embedded import EmbeddedServer

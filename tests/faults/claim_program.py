@@ -1,6 +1,6 @@
 """A worker process for the crash test: exchanges batches until no job is open, and keeps a journal.
 
-    python -m tests.faults.claimer <journal> <url> <queue> <lease ms>
+    python -m tests.faults.claim_program <journal> <url> <queue> <lease ms>
 
 It writes `claimed` when the engine delivered a job, `done` when the engine accepted the completion,
 and `lost` when the engine refused it.

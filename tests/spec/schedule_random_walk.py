@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.spec.jobs import REVIEWS
+from tests.spec.jobs_in_states import REVIEWS
 from towpath.clock import Duration, ManualClock, hours, minutes
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobOptions, new_job

@@ -1,4 +1,4 @@
-"""The work of `wrong_clock.py`, imported after the clock is shifted."""
+"""The work of `wrong_clock_program.py`, imported after the clock is shifted."""
 
 import asyncio
 import sys

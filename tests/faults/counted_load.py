@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
-from tests.faults.meanwhile import meanwhile
 from tests.faults.queue_contents import QueueContents
+from tests.faults.redis_facts import meanwhile
 from towpath.clock import minutes, seconds
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine

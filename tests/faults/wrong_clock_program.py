@@ -1,6 +1,6 @@
 """A worker process whose own clock is wrong.
 
-    python -m tests.faults.wrong_clock <url> <queue> <offset in seconds> <lease ms> <jobs>
+    python -m tests.faults.wrong_clock_program <url> <queue> <offset in seconds> <lease ms> <jobs>
 
 Every way to read the time of day of this machine is shifted before Towpath is imported. The process
 claims so many jobs, waiting for them, and prints each: id, claim, end of the lease. Then it holds
@@ -30,7 +30,7 @@ def main() -> None:
     url, queue, offset, lease_ms, jobs = sys.argv[1:]
     shift_clock(float(offset))
     # Imported only now, after the clock was shifted.
-    from tests.faults.wrong_clock_work import work  # noqa: PLC0415
+    from tests.faults.wrong_clock_program_work import work  # noqa: PLC0415
 
     work(url, queue, int(lease_ms), int(jobs))
 
