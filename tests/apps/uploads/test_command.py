@@ -23,8 +23,8 @@ from tests.waiting import HANGS, eventually
 from towpath.apps.uploads.client import errors
 from towpath.apps.uploads.client.errors import UploadServerUnreachable
 from towpath.apps.uploads.client.sending import Sending, SendOptions, StopSignal
-from towpath.apps.uploads.client.server import Address
 from towpath.apps.uploads.options import MIB
+from towpath.calls.own_server import ServerAddress
 from towpath.errors import TowpathError
 
 ROOT = "/api/v1/uploads"
@@ -246,7 +246,7 @@ def send_first(served: RunningServer, file: Path) -> dict[str, Any]:
             raise SentEnough
 
     wish, stop = SendOptions(at_once=1, chunk_size=MIB), StopSignal()
-    address = Address.parse(served.address, served.key)
+    address = ServerAddress.parse(served.address, served.key)
     with pytest.raises(SentEnough):
         Sending(address, file, file.name, wish, stop).run(told)
     stop.set()
@@ -300,7 +300,7 @@ class TestADeadServer:
     @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "nowhere.invalid"])
     def test_is_not_waited_for(self, tmp_path: Path, port: int, host: str) -> None:
         (file := tmp_path / "f").write_text("x")
-        address = Address.parse(f"http://{host}:{port}/towpath", KEY)
+        address = ServerAddress.parse(f"http://{host}:{port}/towpath", KEY)
         with pytest.raises(UploadServerUnreachable) as refused:
             Sending(address, file, "f", SendOptions(), Unwaiting()).run(lambda _: None)
         assert f"http://{host}:{port}/towpath" in str(refused.value)
@@ -333,7 +333,7 @@ class TestADeadServer:
         (file := tmp_path / "f").write_text("x")
         reached = threading.Event()
         reached.set()
-        address = Address.parse(f"http://127.0.0.1:{port}", KEY)
+        address = ServerAddress.parse(f"http://127.0.0.1:{port}", KEY)
         with pytest.raises(AssertionError):
             Sending(address, file, "f", SendOptions(), Unwaiting(reached=reached)).run(print)
 

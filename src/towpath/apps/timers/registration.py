@@ -5,7 +5,6 @@ Uses only the HTTP client of the standard library, because it runs in other peop
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
 import os
@@ -13,20 +12,17 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-import msgspec
-
-from towpath.calls.answer import CallAnswer, Next, advice
+from towpath.calls.own_server import ServerAddress, ServerConnection, ServerReply
 from towpath.clock import steady
-from towpath.errors import InvalidOption, RetryAdvice, TowpathError
+from towpath.errors import RetryAdvice, TowpathError
 
 _log = logging.getLogger("towpath.timers.client")
 _ANSWER_WITHIN = 10.0
 _AGAIN, _REFUSED_AGAIN = 1.0, 15.0
 _ANEW = 600.0
 """Seconds after which an instance registers again, to get the current secret."""
-_LARGEST_ANSWER = 1 << 20
 _FORGOTTEN = "instance-not-found"
 
 
@@ -37,26 +33,20 @@ class ServerAnswered(TowpathError):
     remedy = "Check the server's address, the key and its scopes; the server's message says more."
     retry = RetryAdvice.LATER
 
-    def __init__(self, what: str, answer: CallAnswer) -> None:
-        problem = _problem(answer.body)
-        super().__init__(f"{what}: the server answered {answer.status}: {problem.detail}")
-        self.status = answer.status
-        self.problem = problem.type.rpartition("/")[2]
+    def __init__(self, what: str, reply: ServerReply) -> None:
+        super().__init__(f"{what}: the server answered {reply.status}: {reply.detail}")
+        self.status = reply.status
+        self.problem = reply.code
         """The code of the problem: `lease-lost`, `instance-not-found`, …"""
-        self.later = advice(answer).next is Next.LATER
+        self.later = reply.is_later
         """Whether the same request may succeed later."""
 
 
 class Server:
-    """The Towpath server, as a client of its HTTP API."""
+    """The Towpath server, as a client of its HTTP API. Threads may share it."""
 
     def __init__(self, url: str, key: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise InvalidOption("server", url, rule="must be an http or https URL")
-        self._https, self._host = parts.scheme == "https", parts.hostname
-        self._port, self._path = parts.port, parts.path.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        self._address = ServerAddress.parse(url, key)
 
     def post(self, path: str, body: Any = None) -> Any:
         return self._request("POST", path, body)
@@ -65,37 +55,17 @@ class Server:
         return self._request("DELETE", path, None)
 
     def _request(self, method: str, path: str, body: Any) -> Any:
-        """Send a request and return the answer. Raises ServerAnswered if it is a refusal, OSError
-        without an answer.
+        """Send a request on a connection of its own, and return the answer. Raises ServerAnswered
+        if it is a refusal, OSError without an answer.
         """
-        kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=_ANSWER_WITHIN)
-        sent = None if body is None else json.dumps(body).encode()
+        connection = ServerConnection(self._address, silence=_ANSWER_WITHIN)
         try:
-            connection.request(method, self._path + path, sent, self._headers)
-            got = connection.getresponse()
-            answer = CallAnswer(got.status, {}, got.read(_LARGEST_ANSWER))
-        except http.client.HTTPException as error:
-            raise ConnectionError(str(error)) from error
+            reply = connection.request(method, path, body)
         finally:
             connection.close()
-        if advice(answer).next is not Next.DONE:
-            raise ServerAnswered(f"{method} {path}", answer)
-        return json.loads(answer.body) if answer.body else None
-
-
-class _Problem(msgspec.Struct, frozen=True):
-    """The body of a refusal (RFC 9457)."""
-
-    type: str = ""
-    detail: str = ""
-
-
-def _problem(body: bytes) -> _Problem:
-    try:
-        return msgspec.json.decode(body, type=_Problem)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _Problem(detail=body[:200].decode(errors="replace"))
+        if not reply.is_success:
+            raise ServerAnswered(f"{method} {path}", reply)
+        return json.loads(reply.content) if reply.content else None
 
 
 class Registration:

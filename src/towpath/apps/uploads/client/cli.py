@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import typer
 
@@ -25,7 +26,7 @@ from towpath.errors import InvalidOption, TowpathError
 
 if TYPE_CHECKING:
     from towpath.apps.uploads.client.sending import SendOptions, Sent
-    from towpath.apps.uploads.client.server import Address, UploadConnection
+    from towpath.calls.own_server import ServerAddress, ServerConnection
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 _STDIN = "-"
@@ -136,16 +137,23 @@ def upload(
         raise typer.Exit(code)
 
 
-def _address(session: Session, server: str | None, key: str | None) -> Address:
-    from towpath.apps.uploads.client.server import Address  # noqa: PLC0415 -- slow to import
+def _address(session: Session, server: str | None, key: str | None) -> ServerAddress:
+    from towpath.calls.own_server import ServerAddress  # noqa: PLC0415 -- slow to import
 
     settings = session.settings
     url = server or settings.api_url
-    secret = key or settings.value("api_key")
+    secret = str(key or settings.value("api_key") or "")
     if not secret:
         rule = "is required: set TOWPATH_API_KEY, or TOWPATH_API_KEY_FILE to a file with the key"
         raise InvalidOption("key", "", rule=rule)
-    return Address.parse(url, str(secret))
+    address = ServerAddress.parse(url, secret)
+    if "@" in urlsplit(url).netloc:
+        rule = "must be an http or https URL without a user or password"
+        raise InvalidOption("server", "…", rule=rule)
+    if not secret.isprintable() or " " in secret or not secret.isascii():
+        rule = "must be a key, as printed by `towpath keys create`"
+        raise InvalidOption("key", "…", rule=rule)
+    return address
 
 
 def read_size(text: str | None) -> int | None:
@@ -188,11 +196,11 @@ def _prepare_files(
 class _Uploads:
     """The files of one command."""
 
-    def __init__(self, session: Session, address: Address, wish: SendOptions) -> None:
+    def __init__(self, session: Session, address: ServerAddress, wish: SendOptions) -> None:
         from towpath.apps.uploads.client.sending import StopSignal  # noqa: PLC0415 -- slow to import
 
         self._session, self._address, self._wish = session, address, wish
-        self._idle: list[UploadConnection] = []  # the next file uses them again
+        self._idle: list[ServerConnection] = []  # the next file uses them again
         self._reached = threading.Event()
         self._new_stop = partial(StopSignal, self._idle, self._reached)
         self._stops: list[StopSignal] = []

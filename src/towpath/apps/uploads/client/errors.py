@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from towpath.errors import InvalidInput, RetryAdvice, TowpathError
 
 if TYPE_CHECKING:
-    from towpath.apps.uploads.client.server import ServerReply
+    from towpath.calls.own_server import ServerReply
 
 
 class NotAFile(InvalidInput):

@@ -8,12 +8,13 @@ sends what is missing, and a file that is stored already is not sent again.
 from __future__ import annotations
 
 import random
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
@@ -25,12 +26,13 @@ from towpath.apps.uploads.client.errors import (
     UploadServerRefused,
     UploadServerUnreachable,
 )
-from towpath.apps.uploads.client.server import PATH, Address, ServerReply, UploadConnection
 from towpath.apps.uploads.model import MOST_AT_ONCE
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, RunningChecksum
 from towpath.calls.answer import Next, created
+from towpath.calls.own_server import ServerAddress, ServerConnection, ServerReply
 from towpath.clock import steady
 
+PATH = "/api/v1/uploads"
 _READ = 1 << 20
 _PATIENCE = 300.0
 """Seconds without any success after which the client gives up."""
@@ -81,19 +83,19 @@ class StopSignal:
 
     def __init__(
         self,
-        idle: list[UploadConnection] | None = None,
+        idle: list[ServerConnection] | None = None,
         reached: threading.Event | None = None,
     ) -> None:
         self._over = threading.Event()
         self.reached = reached or threading.Event()
         self._idle = [] if idle is None else idle
-        self._connections: list[UploadConnection] = []
+        self._connections: list[ServerConnection] = []
 
-    def connection(self, address: Address) -> UploadConnection:
+    def connection(self, address: ServerAddress) -> ServerConnection:
         try:
             found = self._idle.pop()
         except IndexError:
-            found = UploadConnection(address)
+            found = ServerConnection(address)
         self._connections.append(found)
         return found
 
@@ -117,9 +119,9 @@ class StopSignal:
             raise InterruptedError
 
 
-def reach(address: Address, connection: UploadConnection | None = None) -> UploadConnection:
+def reach(address: ServerAddress, connection: ServerConnection | None = None) -> ServerConnection:
     """A connection to the server; *connection*, if it is given. Raises UploadServerUnreachable."""
-    connection = connection or UploadConnection(address)
+    connection = connection or ServerConnection(address)
     try:
         connection.connect()
     except OSError as error:
@@ -135,7 +137,7 @@ class Sending:
     """
 
     def __init__(
-        self, address: Address, file: Path, name: str, wish: SendOptions, stop: StopSignal
+        self, address: ServerAddress, file: Path, name: str, wish: SendOptions, stop: StopSignal
     ) -> None:
         self._file, self._name, self._wish, self._stop = file, name, wish, stop
         self._address = address
@@ -228,7 +230,7 @@ class Sending:
             words = request + chance.encode() + (str(time).encode() if time else b"")
             headers = {"Idempotency-Key": f"towpath-upload-{sha256(words).hexdigest()}"}
             answer = self._ask("POST", PATH, body, headers)
-            if not answer.taken:
+            if not answer.is_success:
                 raise UploadServerRefused(self._name, answer)
             if answer.body["status"] not in _GONE:
                 return answer.body, created(answer.status)
@@ -241,9 +243,9 @@ class Sending:
         if is_new:
             return range(upload["total_chunks"])
         answer = self._ask("GET", f"{self._path(upload)}/missing")
-        if answer.taken:
-            return _numbers(answer.missing)
-        if answer.ended or answer.advice.next is Next.GONE:  # it ended meanwhile
+        if answer.is_success:
+            return _numbers(_missing(answer))
+        if _has_ended(answer) or answer.advice.next is Next.GONE:  # it ended meanwhile
             return []
         raise UploadServerRefused(self._name, answer)
 
@@ -285,7 +287,7 @@ class Sending:
         upload: dict[str, Any],
         queue: ChunksToSend,
         sent: Callable[[int], None],
-        connection: UploadConnection,
+        connection: ServerConnection,
     ) -> None:
         ask, refused, size = False, 0, upload["chunk_size"]
         most = first = max(_READ // size, 1)
@@ -294,7 +296,7 @@ class Sending:
                 path, began = self._chunk_path(upload, numbers), steady()
                 length = sum(self._length(upload, number) for number in numbers)
                 try:
-                    answer = connection.put(path, file, numbers[0] * size, length, ask=ask)
+                    answer = _put(connection, path, file, numbers[0] * size, length, ask=ask)
                 except OSError as error:
                     connection.close()
                     self._pause(error)
@@ -306,26 +308,26 @@ class Sending:
                     continue
                 quick = steady() - began < _QUICK
                 most = min(most * 2, MOST_AT_ONCE) if quick else first
-                ask = answer.later or (ask and length >= _WORTH_ASKING)
-                refused = refused + 1 if answer.full else 0
+                ask = answer.is_later or (ask and length >= _WORTH_ASKING)
+                refused = refused + 1 if _is_full(answer) else 0
                 self._apply_answer(answer, numbers, queue, lambda: sent(length))  # noqa: B023 -- called now
-                if answer.later:
+                if answer.is_later:
                     self._pause(answer, refused)
 
     def _find_received(
-        self, upload: dict[str, Any], numbers: range, connection: UploadConnection
+        self, upload: dict[str, Any], numbers: range, connection: ServerConnection
     ) -> list[int]:
         """The chunks that count, of a request that had no answer."""
         if len(numbers) == 1:
             return []  # a request for the missing chunks costs as much as sending it again
         try:
-            answer = connection.ask("GET", f"{self._path(upload)}/missing")
+            answer = connection.request("GET", f"{self._path(upload)}/missing")
         except OSError:
             connection.close()
             return []
-        if not answer.taken or len(answer.missing) >= _MOST_RANGES:
+        if not answer.is_success or len(_missing(answer)) >= _MOST_RANGES:
             return []
-        missing = set(_numbers(answer.missing))
+        missing = set(_numbers(_missing(answer)))
         return [number for number in numbers if number not in missing]
 
     def _chunk_path(self, upload: dict[str, Any], numbers: range) -> str:
@@ -335,17 +337,17 @@ class Sending:
     def _apply_answer(
         self, answer: ServerReply, numbers: range, queue: ChunksToSend, sent: Callable[[], None]
     ) -> None:
-        if answer.taken:
+        if answer.is_success:
             self._last_success = steady()
             queue.done(numbers)
             sent()
-        elif answer.later:
+        elif answer.is_later:
             # First the chunks that the server asks for: storing their parts frees room.
             queue.back(numbers)
-            queue.first(_numbers(answer.missing))
-            if answer.missing:
+            queue.first(_numbers(_missing(answer)))
+            if _missing(answer):
                 self._last_success = steady()
-        elif answer.ended:
+        elif _has_ended(answer):
             queue.end()
         else:
             queue.end()
@@ -357,7 +359,7 @@ class Sending:
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
         answer = self._ask(method, path, body, headers)
-        if not answer.taken:
+        if not answer.is_success:
             raise UploadServerRefused(self._name, answer)
         return answer.body
 
@@ -367,12 +369,12 @@ class Sending:
         """Returns the answer; repeats the request while it fails for now."""
         while True:
             try:
-                answer = self._connection.ask(method, path, body, headers)
+                answer = self._connection.request(method, path, body, headers)
             except OSError as error:
                 self._connection.close()
                 self._pause(error)
                 continue
-            if not answer.later:
+            if not answer.is_later:
                 self._last_success = steady()
                 return answer
             self._pause(answer)
@@ -391,6 +393,34 @@ class Sending:
         if refused:
             after = min(after, _FIRST_PAUSE * 2 ** (refused - 1))
         self._stop.wait(min(after, _LONGEST_PAUSE) * random.uniform(0.7, 1.3))  # noqa: S311 -- so that not all come at once
+
+
+def _put(
+    connection: ServerConnection, path: str, file: IO[bytes], start: int, length: int, *, ask: bool
+) -> ServerReply:
+    """Send bytes of a file without copying them. Raises FileChanged, and as `put` does."""
+
+    def send(to: socket.socket) -> None:
+        if to.sendfile(file, start, length) != length:
+            raise FileChanged(str(file.name))
+
+    return connection.put(path, length, send, ask=ask)
+
+
+def _has_ended(reply: ServerReply) -> bool:
+    """Whether the upload has ended, or must be resumed first."""
+    return reply.code in ("upload-ended", "upload-failed")
+
+
+def _is_full(reply: ServerReply) -> bool:
+    """Whether the only reason of a refusal is lack of room."""
+    return reply.code in ("budget-full", "share-full")
+
+
+def _missing(reply: ServerReply) -> list[tuple[int, int]]:
+    """Ranges of chunks that are missing, or that should be sent first."""
+    found: list[list[int]] = reply.body.get("missing", [])
+    return [(first, last) for first, last in found]
 
 
 def _numbers(ranges: Iterable[tuple[int, int]]) -> Iterable[int]:
