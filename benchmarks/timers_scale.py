@@ -64,12 +64,12 @@ class TimersUnderLoad:
 
     def __init__(self, workbench: Bench) -> None:
         self.workbench, self._chance = workbench, random.Random(1)
-        self._service = TimerService(lambda: workbench.engine, TimersOptions())
+        self._service = TimerService(workbench.engine, TimersOptions())
         self._made: list[str] = []
 
     async def fill(self, size: int) -> float:
         """So many timers that wait; bytes of each."""
-        await self._service.types.note(KEY)
+        await self._service.types.ensure(KEY)
         before = self.workbench.meter.memory()
         made = self._backlog(size)
 

@@ -105,7 +105,7 @@ async def _fired(
     workbench: Bench, serving: ServerProcess, instance: CalleeProcess, calls: int
 ) -> CallsRound:
     """So many timers that are due at once; when the instance was called for all of them."""
-    service = TimerService(lambda: workbench.engine, TimersOptions())
+    service = TimerService(workbench.engine, TimersOptions())
     due = wall_ms() + 2_000 + calls
     for at in range(0, calls, 500):
         count = min(500, calls - at)

@@ -19,6 +19,7 @@ AWAITED = {
     "apps/timers/client.py": "awaited to its end",
     "apps/timers/plugin.py": "awaited to its end",
     "apps/timers/registration.py": "logs what it raises, and goes on",
+    "apps/timers/scheduler.py": "a group: the scheduler ends with its error, and begins again",
     "apps/uploads/ingest.py": "who sends the next piece, or ends, raises what it raises",
     "apps/uploads/room.py": "awaited when its body ends; the lease ends without it",
     "apps/uploads/concatenation.py": "a group: the attempt raises what it raises",

@@ -118,7 +118,7 @@ def test_types_without_a_worker_are_shown_as_such(towpath: Command) -> None:
 
 
 async def test_the_log_shows_what_ran(towpath: Command, engine: Engine) -> None:
-    log = FiringLog(lambda: engine, TimersOptions())
+    log = FiringLog(engine, TimersOptions())
     now = 1_794_787_200_000
     firing = firing_of(
         "x", FiringOutcome.FAILED, due_ms=now, started_ms=now + 5, ran=0.25, attempt=2, worker="w1",

@@ -94,7 +94,7 @@ async def service_on(store: EmbeddedServer) -> AsyncGenerator[tuple[Engine, Time
             await engine.queues.configure(
                 queue, msgspec.structs.replace(TIMER_OPTIONS, events_most=1_000_000)
             )
-        yield engine, TimerService(lambda: engine, TimersOptions())
+        yield engine, TimerService(engine, TimersOptions())
 
 
 class TimerFaults:

@@ -15,7 +15,7 @@ from towpath.ledger.ledger import Ledger
 
 @pytest.fixture
 def timers(engine: Engine) -> TimerService:
-    return TimerService(lambda: engine, TimersOptions())
+    return TimerService(engine, TimersOptions())
 
 
 @pytest.fixture

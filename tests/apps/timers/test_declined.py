@@ -22,7 +22,7 @@ TIMERS = [f"timer-{n}" for n in range(50)]
 
 async def submit_among_strangers(engine: Engine, timers: TimerService, key: TypeKey) -> None:
     """Timers that are claimed together with jobs whose handler nobody has: before each of them."""
-    queue = await timers.types.note(key)
+    queue = await timers.types.ensure(key)
     await engine.queues.pause(queue)
     for id in TIMERS:
         await engine.submit(queue, b"", id=f"before-{id}", headers={"handler": "nobody's"})
@@ -45,7 +45,7 @@ async def test_in_processes_of_ones_own(server: EmbeddedServer) -> None:
     async def run() -> None: ...
 
     async with timers.working():
-        service = TimerService(lambda: timers.app.engine, TimersOptions())
+        service = TimerService(timers.app.engine, TimersOptions())
         await submit_among_strangers(timers.app.engine, service, key)
         await all_logged(service, key)
 

@@ -232,7 +232,7 @@ async def test_a_timer_that_died_when_its_last_lease_ended_is_in_the_log(
 ) -> None:
     receiver.answer = http("202 Accepted", b'{"lease_s": 1}')
     await api.register(receiver.url(), "t")
-    queue = await timers.types.note(KEY)
+    queue = await timers.types.ensure(KEY)
     await app.state.engine.submit(queue, b'{"params": 1}', id="a", max_attempts=1)
     [dead] = await firings(timers, 1, "dead")
     assert (dead.task_id, dead.attempt) == ("a", 1)

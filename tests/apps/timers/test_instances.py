@@ -37,13 +37,13 @@ def instances(engine: Engine) -> Instances:
 
 @pytest.fixture
 def types(engine: Engine) -> Types:
-    return Types(lambda: engine, TimersOptions())
+    return Types(engine, TimersOptions())
 
 
 @pytest.fixture
 def mode(engine: Engine, types: Types) -> ServiceMode:
     options = TimersOptions(secrets=(SECRET,), allow=("10.0.0.0/8",))
-    return ServiceMode(lambda: engine, options, types, log=FiringLog(lambda: engine, options))
+    return ServiceMode(engine, options, types, log=FiringLog(engine, options))
 
 
 async def addresses(instances: Instances) -> list[str]:
@@ -229,8 +229,8 @@ class TestServiceMode:
 
     async def test_without_a_secret_nobody_can_register(self, engine: Engine, types: Types) -> None:
         options = TimersOptions(allow=("10.0.0.0/8",))
-        log = FiringLog(lambda: engine, options)
-        mode = ServiceMode(lambda: engine, options, types, log=log)
+        log = FiringLog(engine, options)
+        mode = ServiceMode(engine, options, types, log=log)
         with pytest.raises(InvalidOption, match=r"calls\.secrets"):
             await mode.register("shop", WHERE, ["t"])
 
@@ -285,12 +285,12 @@ class TestServiceMode:
         self, mode: ServiceMode, instances: Instances, clock: ManualClock
     ) -> None:
         told = await mode.register("shop", WHERE, ["a"])
-        await instances.tell_breaker(told.instance_id, "s1", seconds(10))
-        await instances.tell_breaker(told.instance_id, "s2", seconds(20))
+        await instances.publish_breaker(told.instance_id, "s1", seconds(10))
+        await instances.publish_breaker(told.instance_id, "s2", seconds(20))
         [found] = await mode.all("shop")
         assert (found.breaker, found.avoided_by) == ("open", ("s1", "s2"))
         clock.advance(seconds(11))
-        await instances.tell_breaker(told.instance_id, "s2", seconds(0))
+        await instances.publish_breaker(told.instance_id, "s2", seconds(0))
         [found] = await mode.all("shop")
         assert (found.breaker, found.avoided_by) == ("closed", ())
 

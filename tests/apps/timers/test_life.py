@@ -277,7 +277,7 @@ class TestUnusedTypes:
     async def test_make_room_for_others_when_they_are_deleted(
         self, timers: TimerService, clock: ManualClock
     ) -> None:
-        await timers.types.note(KEY)
+        await timers.types.ensure(KEY)
         clock.advance(days(1) - timedelta(milliseconds=1))
         assert await timers.sweep() == 0
         clock.advance(milliseconds=1)

@@ -40,7 +40,7 @@ class TestReadingTheLog:
     async def test_returns_all_entries_the_latest_first(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        log = FiringLog(lambda: engine, TimersOptions())
+        log = FiringLog(engine, TimersOptions())
         await fill(log, clock, "a")
         clock.advance(minutes(1))
         await fill(log, clock, "b", "c")
@@ -53,7 +53,7 @@ class TestReadingTheLog:
     async def test_can_be_done_by_time_and_in_pages(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        log = FiringLog(lambda: engine, TimersOptions())
+        log = FiringLog(engine, TimersOptions())
         begin = clock.now
         for number in range(5):
             await fill(log, clock, str(number))
@@ -71,7 +71,7 @@ class TestReadingTheLog:
         assert found == ["4", "3", "2", "1", "0"]
 
     async def test_refuses_an_unknown_page(self, engine: Engine) -> None:
-        log = FiringLog(lambda: engine, TimersOptions())
+        log = FiringLog(engine, TimersOptions())
         for after in ("", "x", "1-1-1", "-", "+"):
             with pytest.raises(InvalidOption, match="after"):
                 await log.read(KEY, after=after)
@@ -81,7 +81,7 @@ class TestReadingTheLog:
 
 class TestTheLog:
     async def test_has_a_limit_of_entries(self, engine: Engine, clock: ManualClock) -> None:
-        log = FiringLog(lambda: engine, TimersOptions(log_entries=3))
+        log = FiringLog(engine, TimersOptions(log_entries=3))
         for number in range(10):
             await fill(log, clock, str(number))
         assert await ids(log) == ["9", "8", "7"]
@@ -89,7 +89,7 @@ class TestTheLog:
     async def test_keeps_its_limit_when_many_entries_come_at_once(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        log = FiringLog(lambda: engine, TimersOptions(log_entries=3))
+        log = FiringLog(engine, TimersOptions(log_entries=3))
         await fill(log, clock, *map(str, range(1000)))
         await fill(log, clock, "last")
         assert len(await ids(log, size=1000)) <= 203
@@ -98,7 +98,7 @@ class TestTheLog:
     async def test_has_a_limit_of_bytes(
         self, engine: Engine, clock: ManualClock, server: EmbeddedServer
     ) -> None:
-        log = FiringLog(lambda: engine, TimersOptions(log_bytes=4096))
+        log = FiringLog(engine, TimersOptions(log_bytes=4096))
         for number in range(50):
             await fill(log, clock, f"{number:02}", reason="x" * 10_000)
         left = await ids(log)
@@ -108,7 +108,7 @@ class TestTheLog:
 
     async def test_has_a_limit_of_age(self, engine: Engine, clock: ManualClock) -> None:
         """Also in a type that nothing runs of any more."""
-        log = FiringLog(lambda: engine, TimersOptions(log_age=hours(1)))
+        log = FiringLog(engine, TimersOptions(log_age=hours(1)))
         await fill(log, clock, "old")
         clock.advance(minutes(59))
         await fill(log, clock, "new")
@@ -121,7 +121,7 @@ class TestTheLog:
     async def test_stays_empty_where_it_is_turned_off(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        log = FiringLog(lambda: engine, TimersOptions(log_entries=0))
+        log = FiringLog(engine, TimersOptions(log_entries=0))
         await fill(log, clock, "a")
         assert await ids(log) == []
 
@@ -131,9 +131,9 @@ class TestTheLog:
         ahead = ManualClock()
         ahead.advance(days(1))
         async with Engine(engine_url, clock=ahead) as engine:
-            await fill(FiringLog(lambda: engine, TimersOptions()), ahead, "a")
+            await fill(FiringLog(engine, TimersOptions()), ahead, "a")
         async with Engine(engine_url, clock=clock) as engine:
-            log = FiringLog(lambda: engine, TimersOptions())
+            log = FiringLog(engine, TimersOptions())
             await fill(log, ManualClock(), "b", "c")
             assert await ids(log) == ["c", "b", "a"]
 
@@ -144,7 +144,7 @@ async def test_entries_that_could_not_be_written_are_written_when_redis_is_back(
     limits = Limits(answer=seconds(0.2), give_up=seconds(0.4))
     with EmbeddedServer(data=tmp_path) as server:
         async with Engine(server.url, clock=clock, limits=limits) as engine:
-            log = FiringLog(lambda: engine, TimersOptions())
+            log = FiringLog(engine, TimersOptions())
             await fill(log, clock, "a")
             server.stop()
             log.add(KEY, [a_firing("b", clock)])

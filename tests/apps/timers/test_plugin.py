@@ -12,8 +12,9 @@ from towpath import Context
 from towpath.apps.timers.errors import TimerTypeTaken
 from towpath.apps.timers.log import FiringOutcome
 from towpath.apps.timers.model import TypeKey
+from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.plugin import Timers
-from towpath.apps.timers.types import Owner, queue_of
+from towpath.apps.timers.types import Owner, Types, queue_of
 from towpath.clock import ServerClock, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -270,9 +271,7 @@ class TestOwningAType:
             [view] = await timers.types()
             assert view.owner == str(Owner())
 
-    async def test_a_type_of_an_app_is_left_to_it(self, timers: Timers, engine: Engine) -> None:
-        types = timers._service.types  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- as a scheduler does
-
+    async def test_a_type_of_an_app_is_left_to_it(self, timers: Timers) -> None:
         @timers.worker("t")
         async def work() -> None:
             raise AssertionError
@@ -282,7 +281,7 @@ class TestOwningAType:
 
         async with timers:
             await timers.submit("t", task_id="x", delay=3600)
-            await types.serve("shop", ["t"], who="i1")
+            await Types(timers.app.engine, TimersOptions()).serve("shop", ["t"], who="i1")
             async with timers.working():
                 await timers.submit("u", task_id="y", delay=0)
                 assert await ended(timers, "y", "u") is State.DONE

@@ -101,7 +101,7 @@ class TestARestart:
         dues = {str(n): now + 3000 + n * 7 for n in range(TIMERS)}
         ids = random.sample(list(dues), TIMERS)
         async with Engine(kept.url) as engine:
-            timers = TimerService(lambda: engine, TimersOptions())
+            timers = TimerService(engine, TimersOptions())
             made = await timers.submit_many(
                 [
                     new_timer("restart", [str(file), id], task_id=id, due=instant(dues[id]))
@@ -116,7 +116,7 @@ class TestARestart:
         kept.stop()
         kept.start()
         async with Engine(kept.url) as engine:
-            timers = TimerService(lambda: engine, TimersOptions())
+            timers = TimerService(engine, TimersOptions())
             [view] = await timers.all_types()
             assert (view.task_type, view.status) == ("restart", "no_worker")
             assert view.waiting == TIMERS

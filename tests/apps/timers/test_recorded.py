@@ -41,7 +41,7 @@ def url(prepared_file_url: str) -> str:
 @pytest.fixture
 async def timers(engine: Engine, ledger: Ledger) -> AsyncIterator[TimerService]:
     async with ledger.relayed(engine, log=Log()):
-        yield TimerService(lambda: engine, TimersOptions(), jobs=lambda: ledger.jobs)
+        yield TimerService(engine, TimersOptions(), jobs=ledger.jobs)
 
 
 def a_timer(task_id: str = "x", params: object = None, *, delay: float = 3600) -> NewTimer:
@@ -114,7 +114,7 @@ class TestARecordedTimer:
         assert listed.task_id == "x"
 
     async def test_without_a_ledger_is_refused(self, engine: Engine) -> None:
-        timers = TimerService(lambda: engine, TimersOptions())
+        timers = TimerService(engine, TimersOptions())
         with pytest.raises(LedgerMissing):
             await timers.submit(a_timer())
 
@@ -128,7 +128,7 @@ async def test_a_recorded_timer_is_accepted_while_redis_is_away(
             Engine(server.url, limits=limits) as engine,
             ledger.relayed(engine, log=Log()),
         ):
-            timers = TimerService(lambda: engine, TimersOptions(), jobs=lambda: ledger.jobs)
+            timers = TimerService(engine, TimersOptions(), jobs=ledger.jobs)
             server.stop()
             made = await timers.submit(a_timer())
             assert (made.state, made.record) == (State.DELAYED, True)
@@ -149,7 +149,7 @@ async def test_a_recorded_timer_does_not_wait_for_a_redis_that_is_frozen(
     limits = Limits(answer=hours(1), give_up=hours(1))
     with EmbeddedServer(data=tmp_path / "valkey") as server:
         async with Engine(server.url, limits=limits) as engine:
-            timers = TimerService(lambda: engine, TimersOptions(), jobs=lambda: ledger.jobs)
+            timers = TimerService(engine, TimersOptions(), jobs=ledger.jobs)
             server.pause()
             try:
                 assert (await timers.submit(a_timer())).state is State.DELAYED

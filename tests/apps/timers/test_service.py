@@ -86,7 +86,7 @@ class TestSubmitting:
         assert (await timers.get(TypeKey("b", "shop"), "x")).params == ["shop", "b"]
 
     async def test_each_of_many_timers_is_answered_by_itself(self, engine: Engine) -> None:
-        timers = TimerService(lambda: engine, TimersOptions(types=1))
+        timers = TimerService(engine, TimersOptions(types=1))
         await timers.submit(new_timer("a", task_id="1", delay=60))
         wanted = [
             new_timer("a", task_id="2", delay=60),

@@ -29,7 +29,7 @@ ODD = [
 
 @pytest.fixture
 def types(engine: Engine) -> Types:
-    return Types(lambda: engine, TimersOptions())
+    return Types(engine, TimersOptions())
 
 
 async def the(types: Types, task_type: str, app: str | None = None) -> TypeInfo:
@@ -59,28 +59,28 @@ class TestNames:
 
     @pytest.mark.parametrize("name", ODD)
     async def test_the_real_names_are_kept(self, types: Types, name: str) -> None:
-        await types.note(TypeKey(name))
-        await types.note(TypeKey(name, name))
+        await types.ensure(TypeKey(name))
+        await types.ensure(TypeKey(name, name))
         assert {info.key for info in await types.all()} == {TypeKey(name), TypeKey(name, name)}
 
 
 class TestTheLimitOfTypes:
     async def test_refuses_one_more(self, engine: Engine) -> None:
-        types = Types(lambda: engine, TimersOptions(types=2))
-        await types.note(TypeKey("a"))
+        types = Types(engine, TimersOptions(types=2))
+        await types.ensure(TypeKey("a"))
         await types.serve("shop", ["b"], who="i1")
         with pytest.raises(TimerTypesFull):
-            await types.note(TypeKey("c"))
+            await types.ensure(TypeKey("c"))
         with pytest.raises(TimerTypesFull):
             await types.serve("shop", ["b", "c"], who="i1")
-        await types.note(TypeKey("a"))
+        await types.ensure(TypeKey("a"))
         await types.serve("shop", ["b"], who="i2")
         assert len(await types.all()) == 2
 
 
 class TestOwners:
     async def test_a_type_that_only_has_timers_has_no_owner(self, types: Types) -> None:
-        await types.note(TypeKey("t"))
+        await types.ensure(TypeKey("t"))
         info = await the(types, "t")
         assert (info.owner, info.alive, info.last_alive) == (None, 0, None)
 
@@ -107,7 +107,7 @@ class TestOwners:
 
     async def test_the_only_app_that_serves_it_owns_it_once_it_is_used(self, types: Types) -> None:
         await types.serve("shop", ["t"], who="i1")
-        await types.note(TypeKey("t"))
+        await types.ensure(TypeKey("t"))
         info = await the(types, "t")
         assert (info.owner, info.alive) == (Owner("shop"), 1)
         for app in ("mail", None):
@@ -116,7 +116,7 @@ class TestOwners:
             assert (refused.value.task_type, refused.value.owner) == ("t", str(Owner("shop")))
 
     async def test_what_was_there_before_belongs_to_the_first_app(self, types: Types) -> None:
-        await types.note(TypeKey("t"))
+        await types.ensure(TypeKey("t"))
         await types.serve("shop", ["t"], who="i1")
         assert (await the(types, "t")).owner == Owner("shop")
 
@@ -126,8 +126,8 @@ class TestOwners:
         await types.serve("shop", ["t"], who="i1")
         await types.serve("mail", ["t"], who="i2")
         with pytest.raises(TimerTypeAmbiguous, match="mail, shop"):
-            await types.note(TypeKey("t"))
-        assert await types.note(TypeKey("t", "mail")) == "timers.mail--t"
+            await types.ensure(TypeKey("t"))
+        assert await types.ensure(TypeKey("t", "mail")) == "timers.mail--t"
         assert {info.key.app for info in await types.all()} == {"shop", "mail"}
 
     async def test_an_owner_that_is_gone_keeps_it_for_a_while(
@@ -143,7 +143,7 @@ class TestOwners:
 
     async def test_that_leave_are_gone_at_once_and_keep_their_type(self, types: Types) -> None:
         await types.serve("shop", ["t"], who="i1")
-        await types.note(TypeKey("t"))
+        await types.ensure(TypeKey("t"))
         await types.leave("shop", ["t", "never"], who="i1")
         info = await the(types, "t")
         assert (info.owner, info.alive) == (Owner("shop"), 0)
@@ -162,7 +162,7 @@ class TestOwners:
 
 class TestChanges:
     async def test_are_heard_of_within_a_second(self, types: Types, engine: Engine) -> None:
-        elsewhere = Types(lambda: engine, TimersOptions())
+        elsewhere = Types(engine, TimersOptions())
         following = elsewhere.follow()
         assert await anext(following) == []
         await types.serve(None, ["t"], who="w1")
@@ -173,10 +173,10 @@ class TestChanges:
 
     async def test_a_heartbeat_is_none(self, types: Types) -> None:
         await types.serve("shop", ["t"], who="i1")
-        await types.note(TypeKey("t", "shop"))
+        await types.ensure(TypeKey("t", "shop"))
         before = await types.version()
         await types.serve("shop", ["t"], who="i1")
-        await types.note(TypeKey("t", "shop"))
+        await types.ensure(TypeKey("t", "shop"))
         assert await types.version() == before
 
 
@@ -184,7 +184,7 @@ class TestRemoval:
     async def test_a_type_goes_unless_it_was_used_since(
         self, types: Types, clock: ManualClock
     ) -> None:
-        await types.note(TypeKey("t"))
+        await types.ensure(TypeKey("t"))
         seen = await the(types, "t")
         clock.advance(minutes(1))
         await types.serve(None, ["t"], who="w1")

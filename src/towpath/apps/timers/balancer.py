@@ -7,11 +7,13 @@ reading shared breakers before each call would cost more than the calls that fai
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from typing import NamedTuple
 
 from towpath.apps.timers.instances import Instance
+from towpath.backoff import Backoff
 from towpath.clock import steady
 
 THRESHOLD = 5
@@ -36,42 +38,40 @@ class Breaker:
     failure opens it for longer.
     """
 
-    __slots__ = ("_blamed", "_failures", "_pause", "_trying", "_until")
+    __slots__ = ("_backoff", "_blamed", "_failures", "_trying", "_until")
 
     def __init__(self) -> None:
         self._failures = 0
         self._blamed: set[str] = set()
-        self._pause = self._until = 0.0
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        self._until = 0.0
         self._trying = False
 
     def state(self, now: float) -> BreakerState:
-        if not self._pause:
+        if not self.pause:
             return BreakerState.CLOSED
         return BreakerState.HALF_OPEN if now >= self._until else BreakerState.OPEN
 
     def permits(self, now: float) -> bool:
         """Whether a call may begin."""
-        return not self._pause or (now >= self._until and not self._trying)
-
-    def wait(self, now: float) -> float:
-        """Seconds until a call may begin; if not now, at least FIRST_PAUSE, for a trial call."""
-        return 0.0 if self.permits(now) else max(self._until - now, FIRST_PAUSE)
+        return not self.pause or (now >= self._until and not self._trying)
 
     @contextmanager
     def trying(self) -> Generator[None]:
         """Enclose a call. If it is a trial call, no other call may begin meanwhile."""
-        mine = bool(self._pause)
-        self._trying = self._trying or mine
+        is_trial = bool(self.pause)
+        self._trying = self._trying or is_trial
         try:
             yield
         finally:
-            if mine:
+            if is_trial:
                 self._trying = False
 
     def succeeded(self) -> bool:
         """Close the breaker after a call that worked. Returns whether it was open."""
-        was_open = bool(self._pause)
-        self._failures, self._pause = 0, 0.0
+        was_open = bool(self.pause)
+        self._failures = 0
+        self._backoff.reset()
         self._blamed.clear()
         return was_open
 
@@ -81,7 +81,7 @@ class Breaker:
         With *timer*, the instance answered, and the timer may be at fault: only the first of
         several failures in a row of the same timer counts.
         """
-        if self._pause:
+        if self.pause:
             # Ignore calls that began before the breaker opened; only trial calls count.
             if now < self._until:
                 return False
@@ -89,33 +89,41 @@ class Breaker:
             self._blamed.add(timer)
         else:
             self._failures += 1
-        if not self._pause and self._failures + len(self._blamed) < THRESHOLD:
+        if not self.pause and self._failures + len(self._blamed) < THRESHOLD:
             return False
-        self._pause = min(self._pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
-        self._until = now + self._pause
+        self._until = now + self._backoff.next_pause()
         return True
 
     @property
     def pause(self) -> float:
         """Seconds of the current pause; 0 = closed."""
-        return self._pause
+        return self._backoff.pause
 
 
-Changed = Callable[[Instance, str, float], None]
-"""Called with an instance, a type ('' = all types) and the pause in seconds (0 = closed again)."""
+class BreakerChange(NamedTuple):
+    """A breaker that has opened or closed."""
+
+    instance: Instance
+    task_type: str
+    """'' = all types."""
+    pause: float
+    """Seconds that it stays open; 0 = it has closed."""
 
 
 class Balancer:
-    """Chooses instances, by weight, load and the outcome of earlier calls."""
+    """Chooses instances, by weight, load and the outcome of earlier calls.
 
-    def __init__(self, changed: Changed, *, clock: Callable[[], float] = steady) -> None:
-        self._changed, self._clock = changed, clock
+    `succeeded`, `failed` and `refused` return the breakers that the outcome has opened or closed.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = steady) -> None:
+        self._clock = clock
         self._breakers: dict[tuple[str, str], Breaker] = {}
         """By instance and type; type '' is for all calls to the instance."""
         self._calls: dict[str, int] = {}
 
     def choose(
-        self, instances: Sequence[Instance], task_type: str, *, without: Collection[str] = ()
+        self, instances: Sequence[Instance], task_type: str, *, excluded: Collection[str] = ()
     ) -> Instance | None:
         """Returns the instance with the fewest calls under way for its weight; of several, a random
         one, by weight. None if no instance may be called.
@@ -123,7 +131,7 @@ class Balancer:
         fit = [
             instance
             for instance in instances
-            if instance.id not in without and self.permits(instance, task_type)
+            if instance.id not in excluded and self.permits(instance, task_type)
         ]
         if not fit:
             return None
@@ -137,12 +145,6 @@ class Balancer:
         now = self._clock()
         return all(breaker.permits(now) for breaker in self._of(instance, task_type))
 
-    def wait(self, instances: Iterable[Instance], task_type: str) -> float:
-        """Seconds until one of *instances* may be called; 0 if there are none."""
-        now = self._clock()
-        waits = [max(b.wait(now) for b in self._of(instance, task_type)) for instance in instances]
-        return min(waits, default=0.0)
-
     @contextmanager
     def calling(self, instance: Instance, task_type: str) -> Generator[None]:
         """Enclose a call of *instance*, to count it as under way."""
@@ -154,29 +156,31 @@ class Balancer:
         finally:
             self._calls[instance.id] -= 1
 
-    def succeeded(self, instance: Instance, task_type: str) -> None:
+    def succeeded(self, instance: Instance, task_type: str) -> list[BreakerChange]:
         """Close the breakers of an instance that took a call."""
-        one, typed = self._of(instance, task_type)
-        if one.succeeded():
-            self._changed(instance, "", 0.0)
-        if typed.succeeded():
-            self._changed(instance, task_type, 0.0)
+        return [
+            BreakerChange(instance, of, 0.0)
+            for of in ("", task_type)
+            if self._breaker(instance, of).succeeded()
+        ]
 
-    def failed(self, instance: Instance, *, timer: str = "") -> None:
+    def failed(self, instance: Instance, *, timer: str = "") -> list[BreakerChange]:
         """Count a call that *instance* did not answer; with *timer*, one that it answered with a
         failure of that timer.
         """
         breaker = self._breaker(instance, "")
-        if breaker.failed(self._clock(), timer):
-            self._changed(instance, "", breaker.pause)
+        opened = breaker.failed(self._clock(), timer)
+        return [BreakerChange(instance, "", breaker.pause)] if opened else []
 
-    def refused(self, instance: Instance, task_type: str) -> None:
+    def refused(self, instance: Instance, task_type: str) -> list[BreakerChange]:
         """Count a call that *instance* refused because of its type; it answers, so it is alive."""
+        changes: list[BreakerChange] = []
         if self._breaker(instance, "").succeeded():
-            self._changed(instance, "", 0.0)
+            changes.append(BreakerChange(instance, "", 0.0))
         breaker = self._breaker(instance, task_type)
         if breaker.failed(self._clock()):
-            self._changed(instance, task_type, breaker.pause)
+            changes.append(BreakerChange(instance, task_type, breaker.pause))
+        return changes
 
     def keep(self, ids: Collection[str]) -> None:
         """Forget all instances but *ids*."""

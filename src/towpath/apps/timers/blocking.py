@@ -78,7 +78,7 @@ class BlockingTimers:
     def _service(self, engine: Engine) -> TimerService:
         # In a forked child, the app has another engine.
         if self._service_of_engine is None or self._service_of_engine[0] is not engine:
-            self._service_of_engine = engine, TimerService(lambda: engine, self._options)
+            self._service_of_engine = engine, TimerService(engine, self._options)
         return self._service_of_engine[1]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -319,9 +318,9 @@ async def _timers(
         jobs = None
         if record or database or settings.database or file_in(settings.data).exists():
             ledger = await stack.enter_async_context(open_ledger(session, database))
-            jobs = partial(getattr, ledger, "jobs")
+            jobs = ledger.jobs
         options = settings.of(TimersOptions)
-        yield TimerService(lambda: engine, options, jobs=jobs)
+        yield TimerService(engine, options, jobs=jobs)
 
 
 def _new(

@@ -171,7 +171,7 @@ class Instances:
         await roster.refresh()
         return roster
 
-    async def tell_breaker(self, id: str, by: str, pause: Duration) -> None:
+    async def publish_breaker(self, id: str, by: str, pause: Duration) -> None:
         """Publish that the scheduler *by* avoids the instance for *pause*; zero = it calls it."""
         await self._record.run("trip", id=id, by=by, pause=duration_ms("pause", pause))
 

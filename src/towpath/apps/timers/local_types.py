@@ -12,22 +12,17 @@ import msgspec
 from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
 from towpath.apps.timers.errors import TimerTypesFull, TimerTypeTaken
-from towpath.apps.timers.log import Firing, FiringLog, FiringOutcome, firing_of
-from towpath.apps.timers.model import RECORDED, TIMER_OPTIONS, Packed, TypeKey, due_of, task_id_of
+from towpath.apps.timers.model import RECORDED, TIMER_OPTIONS, TypeKey
 from towpath.apps.timers.types import Types, queue_of
 from towpath.apps.timers.workers import Dispatch, TaskWorker
-from towpath.clock import Duration, instant, instant_ms, seconds
-from towpath.engine.model import Bury, Fail, Lease, Release
+from towpath.clock import Duration, seconds
 from towpath.engine.retry import RetryPolicy
-from towpath.engine.states import State
 from towpath.errors import HandlerInvalid, ServerError
 from towpath.supervise import Background
 from towpath.telemetry.events import DUTY_FAILED
-from towpath.worker.attempt import SettledAttempt
 from towpath.worker.context import Context, Snooze
-from towpath.worker.handler import HandlerOptions
-from towpath.worker.recorded import SKIPPED, AtWork
-from towpath.worker.report import was_handed_over
+from towpath.worker.handler import HandlerOptions, OnSettled
+from towpath.worker.recorded import AtWork
 
 HEARTBEAT_S = 10.0
 """Seconds between two heartbeats of a worker: two in a row may be lost."""
@@ -54,8 +49,8 @@ class TimerKeywords(TypedDict, total=False):
 class LocalType:
     """A type with its workers: it has one handler for timers and one for recorded timers."""
 
-    def __init__(self, app: Towpath, key: TypeKey, log: FiringLog) -> None:
-        self._app, self.key, self._log = app, key, log
+    def __init__(self, app: Towpath, key: TypeKey, on_settled: OnSettled) -> None:
+        self._app, self.key, self._on_settled = app, key, on_settled
         self.queue = queue_of(key)
         self._dispatch = Dispatch(app, self.queue)
         self._options: TimerKeywords = {}
@@ -84,12 +79,12 @@ class LocalType:
         function, kept = self._dispatch.function, self._app.keeps_records
         recorded = msgspec.structs.replace(options, name=RECORDED, record=kept)
         self._handlers = [
-            self._app.add(self.queue, function, options, on_settled=self._log_settled),
+            self._app.add(self.queue, function, options, on_settled=self._on_settled),
             self._app.add(
                 self.queue,
                 function if kept else _without_ledger,
                 recorded,
-                on_settled=self._log_settled,
+                on_settled=self._on_settled,
             ),
         ]
 
@@ -99,56 +94,10 @@ class LocalType:
             self._app.remove(handler)
         self._handlers = []
 
-    def _log_settled(self, attempts: Sequence[SettledAttempt]) -> None:
-        firings = [firing for settled in attempts if (firing := firing_from(settled)) is not None]
-        if firings:
-            self._log.add(self.key, firings)
-
 
 async def _without_ledger(payload: bytes, ctx: Context) -> None:
     """Delay a recorded timer: only a worker with a ledger can run it."""
     raise Snooze(_NO_LEDGER)
-
-
-def firing_from(settled: SettledAttempt, *, worker: str = "") -> Firing | None:
-    """Returns the log entry of an attempt by a worker or an instance; None if no handler ran."""
-    attempt, settlement, _ = settled
-    lease = attempt.lease
-    if attempt.error == SKIPPED or attempt.handler is None:
-        return None
-    return firing_of(
-        task_id_of(lease.id, recorded=lease.headers.get("handler") == RECORDED),
-        _outcome_of(settled),
-        due_ms=lease.due_ms or _asked_due_ms(lease),
-        started_ms=lease.claimed_ms + round(attempt.idled * 1000),
-        ran=attempt.ran,
-        attempt=lease.attempt,
-        worker=worker or lease.worker,
-        reason=settlement.reason if isinstance(settlement, Fail | Bury) else None,
-        owner=lease.owner or "",
-    )
-
-
-def _asked_due_ms(lease: Lease) -> int:
-    """Returns the due time that was asked for, where it had passed when the timer was submitted."""
-    return instant_ms("due", due_of(Packed.read(lease.payload), instant(lease.submitted_ms)))
-
-
-_ENDS = {
-    State.DONE: FiringOutcome.DONE,
-    State.DEAD: FiringOutcome.DEAD,
-    State.CANCELLED: FiringOutcome.CANCELLED,
-}
-
-
-def _outcome_of(settled: SettledAttempt) -> FiringOutcome:
-    if was_handed_over(settled.settlement, settled.outcome):
-        return FiringOutcome.HANDED_OVER
-    if not isinstance(settled.outcome, State):
-        return FiringOutcome.LOST
-    if isinstance(settled.settlement, Release):
-        return FiringOutcome.RELEASED
-    return _ENDS.get(settled.outcome, FiringOutcome.FAILED)
 
 
 class Heartbeats:

@@ -15,9 +15,10 @@ Run the workers with `towpath worker module:app`, where `app = timers.app`; or i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from towpath.app.app import Towpath
@@ -31,8 +32,10 @@ from towpath.apps.timers.service import TimerExplanation, TimerService
 from towpath.apps.timers.workers import TaskWorker, is_task_worker
 from towpath.clock import duration_ms, seconds
 from towpath.engine.check import integer
+from towpath.engine.engine import Engine
 from towpath.engine.states import State
 from towpath.errors import HandlerInvalid
+from towpath.worker.attempt import SettledAttempt
 from towpath.worker.options import DEFAULTS
 from towpath.worker.recorded import AtWork
 from towpath.worker.worker import Worker
@@ -54,13 +57,7 @@ class Timers:
         self._threads = DEFAULTS.concurrency
         self._running: BackgroundWorker | None = None
         self.blocking = BlockingTimers(self.app, self._options)
-        self._log = FiringLog(lambda: self.app.engine, self._options, lambda: self.app.metrics)
-        self._service = TimerService(
-            lambda: self.app.engine,
-            self._options,
-            jobs=(lambda: self.app.ledger.jobs) if self.app.keeps_records else None,
-            log=self._log,
-        )
+        self._service_of_engine: tuple[Engine, TimerService] | None = None
         self.app.around_workers(self._around)
 
     async def __aenter__(self) -> Self:
@@ -68,8 +65,19 @@ class Timers:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._log.close()
+        await self._service.log.close()
         await self.app.__aexit__()
+
+    @property
+    def _service(self) -> TimerService:
+        """The service on the app's engine, which is another one each time the app is entered."""
+        engine = self.app.engine
+        if self._service_of_engine is None or self._service_of_engine[0] is not engine:
+            jobs = self.app.ledger.jobs if self.app.keeps_records else None
+            log = FiringLog(engine, self._options, self.app.metrics)
+            service = TimerService(engine, self._options, jobs=jobs, log=log)
+            self._service_of_engine = engine, service
+        return self._service_of_engine[1]
 
     # ── timers ───────────────────────────────────────────────────────────────────────────
 
@@ -142,7 +150,7 @@ class Timers:
         self, task_type: str, *, app: str | None = None, after: str | None = None, size: int = 100
     ) -> FiringPage:
         """A page of the firings of a type, latest first."""
-        return await self._log.read(TypeKey(task_type, app), after=after, size=size)
+        return await self._service.log.read(TypeKey(task_type, app), after=after, size=size)
 
     # ── workers ──────────────────────────────────────────────────────────────────────────
 
@@ -182,7 +190,10 @@ class Timers:
         if name is None or task_type not in (None, name):
             rule = 'needs its task type: @timers.worker("order.timeout"), or a method type()'
             raise HandlerInvalid(repr(worker), rule=rule)
-        local = self._local_types.get(name) or LocalType(self.app, TypeKey(name), self._log)
+        key = TypeKey(name)
+        local = self._local_types.get(name) or LocalType(
+            self.app, key, partial(self._log_settled, key)
+        )
         local.add(cast("Any", made), options)
         self._local_types[name] = local
 
@@ -236,9 +247,13 @@ class Timers:
     @asynccontextmanager
     async def _around(self, worker: AtWork) -> AsyncGenerator[None]:
         """Send heartbeats for the worker's types while it runs, then write the log."""
-        beats = Heartbeats(self.app, self._service.types, self._local_types, worker)
+        service = self._service
+        beats = Heartbeats(self.app, service.types, self._local_types, worker)
         try:
             async with beats.beating():
                 yield
         finally:
-            await self._log.close()
+            await service.log.close()
+
+    def _log_settled(self, key: TypeKey, attempts: Sequence[SettledAttempt]) -> None:
+        self._service.log.add_worked(key, attempts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from towpath.app.jobs import state_of
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class TimerRecords:
-    """The records of timers. *jobs* returns the ledger's jobs; None = there is no ledger."""
+    """The records of timers. *jobs* are the ledger's jobs; None = there is no ledger."""
 
-    def __init__(self, jobs: Callable[[], Jobs] | None) -> None:
+    def __init__(self, jobs: Jobs | None) -> None:
         self._jobs = jobs
 
     @property
@@ -34,7 +33,7 @@ class TimerRecords:
         """The ledger's jobs. Raises LedgerMissing."""
         if self._jobs is None:
             raise LedgerMissing
-        return self._jobs()
+        return self._jobs
 
     async def submit(self, queue: str, timer: NewTimer, task_id: str, access: Access) -> Timer:
         """Create the record. Raises TimerTaken, TimerEnded or TimerDiffers if another one has its

@@ -79,24 +79,23 @@ def _everything(_: str) -> bool:
 
 
 class TimerService:
-    """The timers on one Redis. *connect* returns the engine, or raises ServerUnreachable.
-
-    *jobs* returns the ledger's jobs; without it, recorded timers are refused.
+    """The timers on one Redis. *jobs* are the ledger's jobs; without them, recorded timers are
+    refused.
     """
 
     def __init__(
         self,
-        connect: Callable[[], Engine],
+        engine: Engine,
         options: TimersOptions,
         *,
-        jobs: Callable[[], Jobs] | None = None,
+        jobs: Jobs | None = None,
         log: FiringLog | None = None,
     ) -> None:
-        self._connect, self.options = connect, options
+        self._engine, self.options = engine, options
         self._records = TimerRecords(jobs)
-        self.types = Types(connect, options)
-        self.log = log or FiringLog(connect, options)
-        self.instances = ServiceMode(connect, options, self.types, jobs=jobs, log=self.log)
+        self.types = Types(engine, options)
+        self.log = log or FiringLog(engine, options)
+        self.instances = ServiceMode(engine, options, self.types, jobs=jobs, log=self.log)
 
     # ── changes of timers ────────────────────────────────────────────────────────────────
 
@@ -130,11 +129,21 @@ class TimerService:
             steps.setdefault((timer.key, timer.record), []).append(place)
         answers: dict[int, Timer | TowpathError] = {}
         for (key, record), places in steps.items():
-            some = [timers[place] for place in places]
+            batch = [timers[place] for place in places]
             if record:
-                answered = await self._submit_recorded(some, access)
-            else:
-                answered = await self._submit(key, some, call, access)
+                answered = await self._submit_recorded(batch, access)
+                answers |= dict(zip(places, answered, strict=True))
+                continue
+            try:
+                queue = await self.types.ensure(key)
+                submitted = await self._engine.submit_many(
+                    queue, [_job(timer) for timer in batch], call=call
+                )
+            except (*_REFUSALS, ServerError) as refusal:
+                answers |= dict.fromkeys(places, refusal)
+                continue
+            each = zip(batch, submitted, strict=True)
+            answered = await asyncio.gather(*(self._answer_submit(*one, access) for one in each))
             answers |= dict(zip(places, answered, strict=True))
         return [answers[place] for place in range(len(timers))]
 
@@ -147,7 +156,7 @@ class TimerService:
         replaced. Raises TimerRunning if a worker runs the timer, TimerTaken if it belongs to
         another owner, and what `submit` raises.
         """
-        queue = await self.types.note(timer.key)
+        queue = await self.types.ensure(timer.key)
         job = _job(timer)
         ref = JobRef(queue, job.id)
         with _as_timer_errors(ref):
@@ -161,9 +170,7 @@ class TimerService:
                 timer = msgspec.structs.replace(timer, owner=found.owner)
             if timer.record or recorded:
                 return await self._records.set(queue, timer, job.id)
-            placed = await self._connect().set(
-                queue, job.payload, call=call, **timer.options(job.id)
-            )
+            placed = await self._engine.set(queue, job.payload, call=call, **timer.options(job.id))
         return await self._read_stored(timer, ref, placed.state, existed=placed.replaced)
 
     async def move(
@@ -183,7 +190,7 @@ class TimerService:
         with _as_timer_errors(ref):
             if await self._is_recorded(ref, access):
                 return await self._records.move(key, ref, when)
-            await self._connect().move(ref, **when.moved(), call=call)
+            await self._engine.move(ref, **when.moved(), call=call)
         return await self.get(key, task_id)
 
     async def cancel(
@@ -197,7 +204,7 @@ class TimerService:
         with _as_timer_errors(ref):
             if await self._is_recorded(ref, access):
                 return await self._records.cancel(key, ref)
-            await self._connect().cancel(ref, call=call)
+            await self._engine.cancel(ref, call=call)
         return await self.get(key, task_id)
 
     # ── questions ────────────────────────────────────────────────────────────────────────
@@ -213,7 +220,7 @@ class TimerService:
 
     async def _get(self, key: TypeKey, ref: JobRef) -> Timer:
         try:
-            timer = timer_of(key, await self._connect().inspect.job(ref))
+            timer = timer_of(key, await self._engine.inspect.job(ref))
         except JobNotFound:
             if not self._records.kept:
                 raise
@@ -228,9 +235,9 @@ class TimerService:
         with _as_timer_errors(ref):
             if await self._is_recorded(ref, access):
                 ref = await self._records.queued_as(ref)
-            found = await self._connect().inspect.explain(ref)
+            found = await self._engine.inspect.explain(ref)
             if found.why is Why.NOT_DUE:
-                retried = (await self._connect().inspect.job(ref)).next_try_at is not None
+                retried = (await self._engine.inspect.job(ref)).next_try_at is not None
             else:
                 retried = False
         infos = {info.key: info for info in await self.types.all()}
@@ -255,11 +262,11 @@ class TimerService:
     ) -> TimerPage:
         """Returns a page of timers by type, state and time, of queues that are covered."""
         infos = [info for info in await self.types.all() if covers(info.queue)]
-        return await page_of(self._connect(), infos, wanted, after=after, size=size, access=access)
+        return await page_of(self._engine, infos, wanted, after=after, size=size, access=access)
 
     async def all_types(self, covers: Callable[[str], bool] = _everything) -> list[TypeView]:
         """Returns every type: who serves it, and how many timers it has."""
-        return await views_of(self._connect(), await self.types.all(), covers)
+        return await views_of(self._engine, await self.types.all(), covers)
 
     # ── unused types ─────────────────────────────────────────────────────────────────────
 
@@ -275,7 +282,7 @@ class TimerService:
         A type is unused if no live worker or instance serves it, it has no timers, and no ids are
         remembered. A type that is used again meanwhile is kept.
         """
-        engine, gone = self._connect(), 0
+        engine, gone = self._engine, 0
         for info in await self.types.idle():
             await engine.queues.trim(info.queue, 1000)
             if not _is_empty(await engine.inspect.counts(info.queue)):
@@ -288,19 +295,6 @@ class TimerService:
         return gone
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
-
-    async def _submit(
-        self, key: TypeKey, timers: Sequence[NewTimer], call: Call | None, access: Access
-    ) -> list[Timer | TowpathError]:
-        try:
-            queue = await self.types.note(key)
-            engine = self._connect()
-            jobs = [_job(timer) for timer in timers]
-            taken = await engine.submit_many(queue, jobs, call=call)
-        except (*_REFUSALS, ServerError) as refusal:
-            return [refusal for _ in timers]
-        each = zip(timers, taken, strict=True)
-        return list(await asyncio.gather(*(self._answer_submit(*one, access) for one in each)))
 
     async def _answer_submit(
         self, timer: NewTimer, taken: Submitted | TowpathError, access: Access
@@ -329,7 +323,7 @@ class TimerService:
         """
         if existed or timer.when.due is None:
             with _as_timer_errors(job):
-                return timer_of(timer.key, await self._connect().inspect.job(job), existed=existed)
+                return timer_of(timer.key, await self._engine.inspect.job(job), existed=existed)
         return Timer(
             task_id=job.id,
             task_type=timer.key.task_type,
@@ -354,7 +348,7 @@ class TimerService:
         # If Redis does not answer, the record is created all the same; it is queued later.
         with suppress(ServerError, TimeoutError):
             async with asyncio.timeout(_REDIS_WITHIN):
-                await self.types.note(timer.key)
+                await self.types.ensure(timer.key)
                 if timer.task_id is not None:
                     await self._require_no_plain(timer.key, JobRef(queue, job.id), access)
         return await self._records.submit(queue, timer, job.id, access)
@@ -362,7 +356,7 @@ class TimerService:
     async def _require_no_plain(self, key: TypeKey, ref: JobRef, access: Access) -> None:
         """Raises TimerTaken, TimerEnded or TimerDiffers if a timer without a record has the id."""
         try:
-            there = timer_of(key, await self._connect().inspect.job(ref))
+            there = timer_of(key, await self._engine.inspect.job(ref))
         except JobNotFound:
             return
         if not there.record:
@@ -386,7 +380,7 @@ class TimerService:
             return None
         try:
             async with asyncio.timeout(_REDIS_WITHIN):
-                return timer_of(_ANY, await self._connect().inspect.job(ref))
+                return timer_of(_ANY, await self._engine.inspect.job(ref))
         except JobNotFound:
             return await self._records.find(_ANY, ref)
         except (ServerError, TimeoutError) as error:
@@ -405,11 +399,9 @@ _ANY = TypeKey("any")
 @asynccontextmanager
 async def serving(host: Host) -> AsyncGenerator[TimerService]:
     """Yields the service for a server."""
-    log = FiringLog(lambda: host.engine, host.options, lambda: host.metrics)
+    log = FiringLog(host.engine, host.options, host.metrics)
     try:
-        yield TimerService(
-            lambda: host.engine, host.options, jobs=lambda: host.ledger.jobs, log=log
-        )
+        yield TimerService(host.engine, host.options, jobs=host.ledger.jobs, log=log)
     finally:
         await log.close()
 

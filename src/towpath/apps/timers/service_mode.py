@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from random import random
 from typing import TYPE_CHECKING, NamedTuple
@@ -87,20 +87,21 @@ class InstanceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceMode:
-    """Instances, and the timers handed over to them. *connect* returns the engine."""
+    """Instances, and the timers handed over to them. *jobs* are the ledger's jobs, for recorded
+    timers; None = there is no ledger.
+    """
 
     def __init__(
         self,
-        connect: Callable[[], Engine],
+        engine: Engine,
         options: TimersOptions,
         types: Types,
         *,
-        jobs: Callable[[], Jobs] | None = None,
+        jobs: Jobs | None = None,
         log: FiringLog,
     ) -> None:
-        self._connect, self._options, self._types, self._log = connect, options, types, log
-        self._jobs = jobs
-        """Returns the ledger's jobs, for recorded timers; None = there is no ledger."""
+        self._engine, self._options, self._types, self._log = engine, options, types, log
+        self._instances, self._jobs = Instances(engine, options), jobs
         self._guard = Guard(options.allow)
 
     # ── instances ────────────────────────────────────────────────────────────────────────
@@ -204,10 +205,6 @@ class ServiceMode:
         ]
         return bool(found) and all(info.breaker is BreakerState.OPEN for info in found)
 
-    @property
-    def _instances(self) -> Instances:
-        return Instances(self._connect(), self._options)
-
     # ── timers that were handed over ─────────────────────────────────────────────────────
 
     # Fencing tokens can be guessed. So a caller must own the timer, or have an instance that serves
@@ -229,7 +226,7 @@ class ServiceMode:
         held = await self._find_held(key, task_id, token, access)
         # By the timer's own policy or the queue's. Decided here, because the record counts the
         # attempts of a recorded timer, not Redis.
-        options = await self._connect().queues.known_options(held.lease.queue)
+        options = await self._engine.queues.known_options(held.lease.queue)
         delay = (held.lease.retry or options.retry).delay(held.attempt, random())  # noqa: S311 -- jitter
         if (
             held.attempt >= (held.max_attempts or options.attempts_of(held.lease.lane))
@@ -243,13 +240,13 @@ class ServiceMode:
     ) -> Lease:
         """Extend the lease to *lease* from now. Raises what `complete` does."""
         held = await self._find_held(key, task_id, token, access)
-        return await self._connect().renew(held.lease, lease)
+        return await self._engine.renew(held.lease, lease)
 
     async def _find_held(self, key: TypeKey, task_id: str, token: int, access: Access) -> _Held:
         """Returns a lease made from the fencing token, and the timer's job and record, if any."""
         ref = asked = job_ref(queue_of(key), task_id)
         try:
-            job = await self._connect().inspect.job(ref)
+            job = await self._engine.inspect.job(ref)
         except JobNotFound:
             job = None
         record = None
@@ -274,7 +271,7 @@ class ServiceMode:
         if self._jobs is None:
             raise TimerNotFound(ref)
         try:
-            return await self._jobs().get(ref.queue, ref.id)
+            return await self._jobs.get(ref.queue, ref.id)
         except RecordNotFound as error:
             raise TimerNotFound(ref) from error
 
@@ -286,12 +283,12 @@ class ServiceMode:
         if record is not None and self._jobs is not None:
             from towpath.ledger.records.recorder import LedgerRecorder  # noqa: PLC0415 -- an extra
 
-            by_record = await LedgerRecorder(self._jobs()).end(lease, settlement, cancelled=False)
+            by_record = await LedgerRecorder(self._jobs).end(lease, settlement, cancelled=False)
             if by_record is None:
                 now, state = record.fence, record.state
                 raise LeaseLost(lease.job, held=lease.token, current=now, worker="", state=state)
             settlement = by_record
-        [outcome] = await self._connect().settle([settlement])
+        [outcome] = await self._engine.settle([settlement])
         if isinstance(outcome, TowpathError) and record is None:
             raise outcome
         # If the record has the outcome, a refusal by Redis does not matter.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from hashlib import sha256
 from importlib.resources import files
@@ -19,18 +19,19 @@ import msgspec
 from towpath.apps.timers.errors import TimerTypeAmbiguous, TimerTypesFull, TimerTypeTaken
 from towpath.apps.timers.model import PREFIX, TIMER_OPTIONS, TypeKey
 from towpath.apps.timers.options import TimersOptions
-from towpath.clock import Duration, duration_ms, instant, seconds, steady
+from towpath.clock import Duration, duration_ms, instant, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.space import SpaceRecord
 from towpath.errors import ServerError
 from towpath.ids import QueueName, queue_name, worker_name
+from towpath.recent import RecentCache
 
 ALIVE = seconds(30)
 """How long a worker or an instance counts as alive after its last heartbeat."""
 LOOK_EVERY = 0.5
 """Seconds between two checks whether types have changed."""
-_NOTED_FOR = 1.0
-"""Seconds in which `note` does not write the same type again."""
+_ENSURED_FOR_S = 1.0
+"""Seconds in which `ensure` does not write the same type again."""
 SCRIPTS = files("towpath.apps.timers") / "lua"
 
 # ── names ────────────────────────────────────────────────────────────────────────────────
@@ -90,28 +91,27 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Types:
-    """The types on one Redis. *connect* returns the engine. Calls take one round trip, unless they
-    introduce queues.
-    """
+    """The types on one Redis. Calls take one round trip, unless they introduce queues."""
 
-    def __init__(self, connect: Callable[[], Engine], options: TimersOptions) -> None:
-        self._connect = connect
+    def __init__(self, engine: Engine, options: TimersOptions) -> None:
+        self._engine = engine
+        self._record: SpaceRecord = engine.space("timers", SCRIPTS).at("types")
         self._most, self._unused = options.types, options.unused
         self._keeps = duration_ms("owner_keeps", options.owner_keeps)
-        self._noted: dict[TypeKey, tuple[QueueName, float]] = {}
+        self._ensured = RecentCache[TypeKey, QueueName](self._most, _ENSURED_FOR_S)
 
-    async def note(self, key: TypeKey) -> QueueName:
-        """Create the type *key* unless it exists, and note its use. Returns its queue.
+    async def ensure(self, key: TypeKey) -> QueueName:
+        """Create the type *key* unless it exists, and store when it was used. Returns its queue.
 
-        To be called before a timer is submitted. Takes no round trip for a type that was noted
+        To be called before a timer is submitted. Takes no round trip for a type that was ensured
         within the last second. Raises TimerTypesFull, and TimerTypeAmbiguous for a type without an
         app that several apps serve.
         """
-        noted = self._noted.get(key)
-        if noted is not None and steady() < noted[1]:
-            return noted[0]
-        queue, engine = queue_of(key), self._connect()
-        await engine.queues.introduce(queue, TIMER_OPTIONS)
+        known = self._ensured.get(key)
+        if known is not None:
+            return known
+        queue = queue_of(key)
+        await self._engine.queues.introduce(queue, TIMER_OPTIONS)
         answer = await self._record.run(
             "note",
             app=key.app or "",
@@ -121,10 +121,8 @@ class Types:
             owner_keeps=self._keeps,
             most=self._most,
         )
-        self._refuse(answer, key.task_type)
-        if len(self._noted) > self._most:
-            self._noted.clear()
-        self._noted[key] = queue, steady() + _NOTED_FOR
+        self._raise_refusal(answer, key.task_type)
+        self._ensured.put(key, queue)
         return queue
 
     async def serve(
@@ -138,9 +136,8 @@ class Types:
         """
         keys = [TypeKey(name, app) for name in task_types]
         queues = [queue_of(key) for key in keys]
-        engine = self._connect()
         for queue in queues:
-            await engine.queues.introduce(queue, TIMER_OPTIONS)
+            await self._engine.queues.introduce(queue, TIMER_OPTIONS)
         answer = await self._record.run(
             "serve",
             app=app or "",
@@ -150,7 +147,7 @@ class Types:
             owner_keeps=self._keeps,
             most=self._most,
         )
-        self._refuse(answer, "")
+        self._raise_refusal(answer, "")
         return queues
 
     async def leave(self, app: str | None, task_types: Sequence[str], *, who: str) -> None:
@@ -192,7 +189,7 @@ class Types:
 
     async def delete(self, info: TypeInfo) -> bool:
         """Delete an unused type. Returns False if it was used after *info* was read."""
-        self._noted.pop(info.key, None)
+        self._ensured.pop(info.key)
         answer = await self._record.run(
             "delete_type",
             app=info.key.app or "",
@@ -211,11 +208,7 @@ class Types:
         infos = [_with_owners_instances(found[key], found) for key in sorted(found, key=_order)]
         return instant(now), infos
 
-    @property
-    def _record(self) -> SpaceRecord:
-        return self._connect().space("timers", SCRIPTS).at("types")
-
-    def _refuse(self, answer: Sequence[bytes], task_type: str) -> None:
+    def _raise_refusal(self, answer: Sequence[bytes], task_type: str) -> None:
         word, *more = (part.decode() for part in answer)
         match word:
             case "TYPES_FULL":
