@@ -46,13 +46,13 @@ AWAITED = {
     "worker/child.py": "the child ends with it, and its parent starts another",
     "worker/execution.py": "an attempt is settled by its end",
     "worker/duties.py": "awaited to its end",
-    "worker/feeding.py": "a group: the worker ends with its error",
+    "worker/feeder.py": "a group: the worker ends with its error",
     "worker/heartbeat.py": "the worker ends with its error",
     "worker/queues.py": "a group: the worker ends with its error",
     "worker/schedules.py": "a group: the worker ends with its error",
     "worker/lifespan.py": "who enters or leaves it raises what it raises",
     "worker/middleware.py": "its attempt raises what it raises",
-    "worker/places.py": "its attempt, or its future, gets what it raises; or awaited by the pool",
+    "worker/executors.py": "its attempt or future gets what it raises; or awaited by the pool",
     "worker/worker.py": "awaited: the worker ends with its error",
 }
 """Where tasks and threads are made without the supervisor, and who sees them end."""

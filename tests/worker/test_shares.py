@@ -41,9 +41,9 @@ class TestTurns:
         """However long the others worked alone, who comes back takes turns with them."""
         slots = Slots(1)
         busy, calm = share(slots), share(slots)
-        slots.content(calm)
+        slots.stop_wanting(calm)
         taken_in_turn(slots, [busy], 1000)
-        slots.content(busy)
+        slots.stop_wanting(busy)
         slots.want(calm)
         taken_in_turn(slots, [calm], 1)
         slots.want(busy)
@@ -68,7 +68,7 @@ class TestTurns:
         sated = share(slots)
         other = share(slots, wake=lambda: called.append("other"))
         assert slots.take(other, 4) == 2
-        slots.content(sated)
+        slots.stop_wanting(sated)
         assert called == ["other"]
         assert slots.take(other, 4) == 2
 
@@ -78,7 +78,7 @@ class TestTurns:
         for n in range(100):
             one = share(slots, wake=lambda n=n: called.append(n))
             one.turn = float(-n)
-        slots.content(share(slots))
+        slots.stop_wanting(share(slots))
         assert sorted(called) == [98, 99]
 
 

@@ -1,8 +1,9 @@
 """Metrics for Prometheus: counters are counted as things happen, gauges are read at a scrape.
 
 Costs: finding a counter by its labels takes 2 µs, so `Metrics.of` keeps all counters of a handler.
-Adding any number to a counter takes half a µs, so a batch adds once. A histogram of the client
-library takes 1.2 to 2 µs per value, so `Timings` replaces it.
+Adding any number to a counter takes half a µs, so a batch adds once. `Timings` is a histogram that
+takes 0.15 µs per value of a batch, and 0.5 µs for one. With the client library's (1.25 µs, and 18
+buckets), the three durations of a job would cost 3 µs more: 5 % of a job at 19,000 jobs a second.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ LOCAL = "127.0.0.1"
 class Timings:
     """A histogram that is cheap to add to: one lock for any number of values.
 
-    The client library's histogram walks its buckets and locks three times, 1.2 to 2 µs for each
-    value, and can't take several at once. The library reads this one at a scrape, too.
+    The client library's histogram walks its buckets and locks three times for each value, and can't
+    take several at once. The library reads this one at a scrape, too.
     """
 
     __slots__ = ("_counts", "_lock", "_sum")

@@ -1,6 +1,6 @@
 """A process that runs one handler: takes a job, reports its outcome, takes the next.
 
-Started by `places.py` with one end of a socket. Both sides send MessagePack behind a length;
+Started by `executors.py` with one end of a socket. Both sides send MessagePack behind a length;
 nothing is ever pickled. The process ends when the worker closes the socket or dies, even in the
 middle of a job.
 """
@@ -103,13 +103,13 @@ class Raised(msgspec.Struct, frozen=True, tag="raised"):
     """The end of the traceback of a failure."""
 
 
-Said = Ready | Note | Logged | Returned | Raised
-Told = Order | Cancel | Leave
+FromChild = Ready | Note | Logged | Returned | Raised
+ToChild = Order | Cancel | Leave
 _encode = msgspec.msgpack.encode
-_decode_message = msgspec.msgpack.Decoder(Told).decode
+_decode_message = msgspec.msgpack.Decoder(ToChild).decode
 
 
-def framed(message: Told | Said) -> bytes:
+def framed(message: ToChild | FromChild) -> bytes:
     """Returns *message* as it is sent over the socket."""
     packed = _encode(message)
     return LENGTH.pack(len(packed)) + packed
@@ -182,7 +182,7 @@ class Child:
         except Exception as error:  # noqa: BLE001 -- user code: a model may have its own encoder
             return _describe_error(error)
 
-    def _send(self, message: Said) -> None:
+    def _send(self, message: FromChild) -> None:
         with self._sending:
             self._socket.sendall(framed(message))
 
@@ -206,9 +206,9 @@ class Child:
 class _LogSender(logging.Handler):
     """Sends log lines to the worker, which writes them to its own log."""
 
-    def __init__(self, say: Callable[[Said], None]) -> None:
+    def __init__(self, send: Callable[[FromChild], None]) -> None:
         super().__init__()
-        self._send = say
+        self._send = send
 
     def emit(self, record: logging.LogRecord) -> None:
         text = writable(self.format(record)[:_LONGEST_TRACE])

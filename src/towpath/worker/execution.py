@@ -33,15 +33,14 @@ from towpath.worker.attempt import (
     SettledAttempt,
     StopReason,
 )
-from towpath.worker.feeding import Feeding
-from towpath.worker.fetch import Feeder, Readings
+from towpath.worker.executors import Processes, Threads
+from towpath.worker.feeder import Feeder, Feeders
 from towpath.worker.handler import Handler, OnSettled, Place
 from towpath.worker.heartbeat import PATIENCE, Heartbeat
 from towpath.worker.middleware import AttemptMiddleware
-from towpath.worker.places import Processes, Threads
 from towpath.worker.recorded import RecordedRuns, Registry
 from towpath.worker.registration import WorkerRegistration
-from towpath.worker.report import UNKNOWN_HANDLER, Ended, Report
+from towpath.worker.report import UNKNOWN_HANDLER, Ended, Readings, Report
 from towpath.worker.runner import Runner
 from towpath.worker.settlements import keep_unhandled, plan_next_try, sendable, stopped
 from towpath.worker.slots import Slots
@@ -98,7 +97,7 @@ class Execution:
         self._unhandled = UnhandledJobs(self.engine, worker=name, unhandled_for=unhandled_for)
         self.report = Report(log, metrics)
         self.slots = Slots(concurrency)
-        self.queues = Feeding(self)
+        self.feeders = Feeders(self)
 
     async def __aenter__(self) -> Self:
         self.notes = ProgressNotes(self.engine)
@@ -191,9 +190,9 @@ class Execution:
                 self._runs = RecordedRuns(recorder, engine, self.log, self._perform)
             mosts = [handler.options.most for handler in handlers]
             most = None if None in mosts else sum(limit for limit in mosts if limit)
-            self.queues.claim(queue, weight=weight, most=most)
+            self.feeders.claim(queue, weight=weight, most=most)
         else:
-            self.queues.stop(queue)
+            self.feeders.stop(queue)
             self._unhandled.forget(queue)
         self._forget()
 
@@ -210,7 +209,7 @@ class Execution:
             return
         left = {
             attempt.handler
-            for attempt in [*self._held, *(ended for ended, _ in self.queues.unsettled)]
+            for attempt in [*self._held, *(ended for ended, _ in self.feeders.unsettled)]
         }
         for handler in [gone for gone in self._gone if gone not in left]:
             self._gone.discard(handler)
@@ -222,7 +221,7 @@ class Execution:
 
     def claim_no_more(self) -> None:
         """Take no more jobs from any queue."""
-        self.queues.claim_no_more()
+        self.feeders.claim_no_more()
 
     async def release_all(self) -> None:
         """End what still runs, and give the jobs of all attempts that do not end back to Redis."""
@@ -254,7 +253,7 @@ class Execution:
         attempt = Attempt(lease, handler, since=feeder.asked_at, now_ms=now_ms)
         self._held[attempt] = feeder
         if feeder.stopping:
-            attempt.stop = None if self.queues.ending else StopReason.REMOVED
+            attempt.stop = None if self.feeders.ending else StopReason.REMOVED
             self._finish(attempt, Release(lease))
         elif handler is None and not self._unhandled.is_due(lease):
             attempt.error = HANDLER_MISSING
@@ -416,7 +415,7 @@ class Execution:
 
     def _lose_slot(self) -> None:
         self.slots.lose()
-        if self.slots.total <= 0 and not self.queues.ending:
+        if self.slots.total <= 0 and not self.feeders.ending:
             self._exhausted()
 
     def _log_lost_slot(self, attempt: Attempt) -> None:

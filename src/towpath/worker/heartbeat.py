@@ -27,7 +27,7 @@ from towpath.worker.settlements import failed, time_limit_reason
 
 if TYPE_CHECKING:
     from towpath.worker.execution import Execution
-    from towpath.worker.fetch import Feeder, UnansweredExchange
+    from towpath.worker.feeder import Feeder, UnansweredExchange
 
 _TICK = 0.25
 _BLOCKED_AFTER = 1.0
@@ -168,7 +168,7 @@ class Heartbeat:
         # Finished jobs keep their leases until a blocked loop can settle them; otherwise they would
         # run again.
         due += [
-            attempt for attempt, _ in self._execution.queues.unsettled if attempt.renew_at <= now
+            attempt for attempt, _ in self._execution.feeders.unsettled if attempt.renew_at <= now
         ]
         # One call per queue, so that a slow or unreachable Redis costs other queues no lease.
         for queue, attempts in _by_queue(due, lambda attempt: attempt.lease).items():
@@ -194,7 +194,7 @@ class Heartbeat:
         }
         if now - self._answered_at < _UNREAD_AFTER:
             return
-        for feeder in self._execution.queues.feeders:
+        for feeder in self._execution.feeders.all:
             exchange = feeder.unanswered
             if exchange is not None and feeder not in self._unread:
                 self._unread[feeder] = UnreadAnswer(exchange, ())
@@ -281,7 +281,7 @@ class Heartbeat:
         for attempt in held:
             attempt.over = True
         batch = [
-            *self._execution.queues.unsettled,
+            *self._execution.feeders.unsettled,
             *((attempt, Release(attempt.lease)) for attempt in held),
         ]
         queues = _by_queue(batch, lambda ended: ended[0].lease).values()

@@ -167,9 +167,9 @@ def form(kind: Any, named: str) -> PayloadForm[Any]:
         return Raw()
     if _has_model(kind):
         # Imported only for models, because importing pydantic is slow.
-        from towpath.worker.modelled import Modelled  # noqa: PLC0415
+        from towpath.worker.pydantic_codec import PydanticCodec  # noqa: PLC0415
 
-        return Modelled[Any](kind, named)
+        return PydanticCodec[Any](kind, named)
     return Json[Any](kind, named)
 
 

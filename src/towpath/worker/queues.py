@@ -98,7 +98,7 @@ class Following:
             self._execution.serve(queue, its, weight=self._queues.weight(queue, its))
         self._late = list(late)
         for queue in self._late:
-            self._execution.queues.hold(queue)
+            self._execution.feeders.hold(queue)
 
     async def run(self) -> None:
         """Follow the app's handlers, until cancelled."""
@@ -136,7 +136,7 @@ class Following:
         self.served[queue] = handlers
         self._execution.serve(queue, handlers, weight=weight)
         if is_new:
-            self._execution.queues.hold(queue)
+            self._execution.feeders.hold(queue)
             self._log.emit(events.QUEUE_ADDED, queue=queue, weight=weight)
         self._configure(queue)
 
@@ -158,4 +158,4 @@ class Following:
         except TowpathError as error:  # the queue is served with the options that it has
             tell_failure(self._log, "configure", queue, error)
         self._configuring.pop(queue, None)
-        self._execution.queues.go_on(queue)
+        self._execution.feeders.go_on(queue)

@@ -1,22 +1,28 @@
-"""The outcomes of attempts, as log lines and metrics."""
+"""What a worker reports: outcomes of attempts as log lines and metrics, its slots and queues."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from towpath.clock import steady
 from towpath.engine.explain import HANDLER_MISSING
+from towpath.engine.inspect import Counts
 from towpath.engine.model import Bury, Fail, Lease, Outcome, Release, Renew, Settlement
 from towpath.engine.states import State
-from towpath.errors import JobError, LeaseLost, TowpathError
+from towpath.errors import EngineClosed, JobError, LeaseLost, TowpathError
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
-from towpath.telemetry.metrics import HandlerMetrics, Metrics
+from towpath.telemetry.metrics import HandlerMetrics, Metrics, QueueReading, Reading
 from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.recorded import SKIPPED
 from towpath.worker.settlements import server_now
+
+if TYPE_CHECKING:
+    from towpath.worker.execution import Execution
+    from towpath.worker.feeder import Feeder
 
 Ended = tuple[Attempt, Settlement]
 """An attempt that has ended, and its settlement."""
@@ -226,3 +232,54 @@ def _job_fields(attempt: Attempt) -> dict[str, Any]:
         "handler": attempt.handler_name,
         "attempt": lease.attempt,
     }
+
+
+_WITHIN = 2.0
+"""Seconds after which a scrape goes on without the readings of a worker."""
+
+
+class Readings:
+    """Reads slots and queues for a scrape of the metrics, in the scraper's thread."""
+
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    def close(self) -> None:
+        """Refuse further readings: the worker ends."""
+        self._closed = True
+
+    def read(self) -> Reading:
+        """Returns counts of all queues and slots. Raises TowpathError, TimeoutError."""
+        if self._closed:
+            raise EngineClosed("the worker has ended")
+        asked = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
+        return asked.result(_WITHIN)
+
+    async def _read(self) -> Reading:
+        slots = self._execution.slots
+        return Reading(
+            queues=[await self._queue(feeder) for feeder in self._execution.feeders.all],
+            slots={"busy": slots.total - slots.free, "free": slots.free, "lost": slots.lost},
+        )
+
+    async def _queue(self, feeder: Feeder) -> QueueReading:
+        counts = await self._execution.engine.inspect.counts(feeder.queue)
+        return queue_reading(feeder.queue, counts, leases=feeder.held)
+
+
+def queue_reading(queue: str, counts: Counts, *, leases: int = 0) -> QueueReading:
+    """Returns the reading of a queue from its *counts*."""
+    return QueueReading(
+        queue=queue,
+        depth={
+            "ready": counts.ready,
+            "delayed": counts.delayed,
+            "waiting": counts.waiting,
+            "leased": counts.leased,
+            "dead": counts.dead,
+        },
+        oldest=counts.oldest.total_seconds() if counts.oldest else 0.0,
+        leases=leases,
+    )

@@ -61,7 +61,7 @@ class Slots:
         self.free += count
         self._wake()
 
-    def content(self, share: Share) -> None:
+    def stop_wanting(self, share: Share) -> None:
         """*share* wants no more slots: its turns go to the others."""
         if share in self._wanting:
             del self._wanting[share]

@@ -24,10 +24,10 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.duties import configure_queues, keep_sweeping_others
 from towpath.worker.execution import Execution
+from towpath.worker.executors import Unjoined
 from towpath.worker.heartbeat import PATIENCE
 from towpath.worker.middleware import AttemptMiddleware, require_callable
 from towpath.worker.options import DEFAULTS
-from towpath.worker.places import Unjoined
 from towpath.worker.queues import Following, ServedQueues
 from towpath.worker.recorded import Registry
 from towpath.worker.report import Report
@@ -191,7 +191,7 @@ class Worker:
         if self._stop.is_set():
             execution.claim_no_more()
         beside = asyncio.create_task(self._run_background_tasks(execution, following))
-        feeding = asyncio.create_task(execution.queues.run(leave_when_empty=leave_when_empty))
+        feeding = asyncio.create_task(execution.feeders.run(leave_when_empty=leave_when_empty))
         stopping = asyncio.create_task(self._stop.wait())
         try:
             # *beside* ends only with an error, which `_end_tasks` raises below.

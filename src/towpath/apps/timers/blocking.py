@@ -19,7 +19,7 @@ from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.service import TimerService
 from towpath.engine.engine import Engine
 from towpath.supervise import new_loop
-from towpath.worker.places import Unjoined
+from towpath.worker.executors import Unjoined
 from towpath.worker.worker import Worker
 
 if TYPE_CHECKING:

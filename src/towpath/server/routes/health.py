@@ -25,7 +25,7 @@ from towpath.web.auth import CanRead, account_of
 from towpath.web.dependencies import PartOut, TheEngine, checked
 from towpath.web.fields import Answer, example
 from towpath.web.problems import documented
-from towpath.worker.fetch import queue_reading
+from towpath.worker.report import queue_reading
 
 PLACE = "server"
 _WITHIN = 2.0

@@ -11,7 +11,7 @@ from towpath.apps.reviews.model import Review, ReviewTask
 from towpath.apps.reviews.reviewers.port import returned
 from towpath.errors import InvalidOption
 from towpath.worker.context import Context, Retry
-from towpath.worker.places import Threads
+from towpath.worker.executors import Threads
 
 ReviewFunction = Callable[[ReviewTask], Any]
 """Returns a Review, its text, a dict of its fields, or an awaitable of one of these."""

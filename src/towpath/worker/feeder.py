@@ -1,4 +1,4 @@
-"""Fetching: one queue's jobs for one worker, settled and claimed with one exchange in flight.
+"""A worker's feeders: each settles and claims the jobs of one queue, with one exchange in flight.
 
 While an exchange is on its way, the jobs of the previous one run: each exchange claims at most half
 of the slots, so that neither Redis nor this process waits for the other.
@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from towpath.backoff import Backoff
 from towpath.clock import ZERO, Duration, milliseconds, seconds, steady
 from towpath.engine.batcher import LARGEST_BATCH, settling
-from towpath.engine.inspect import Counts
 from towpath.engine.model import Bury, Call, Complete, Exchanged, Lease, Release, Settlement
 from towpath.engine.wakeups import WorkWatch
-from towpath.errors import EngineClosed, PayloadTooLarge, ServerError, ServerUnreachable
+from towpath.errors import PayloadTooLarge, ServerError, ServerUnreachable
 from towpath.ids import QueueName
-from towpath.telemetry.metrics import QueueReading, Reading
 from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.report import Ended
 from towpath.worker.settlements import keep_unhandled
@@ -119,7 +117,7 @@ class Feeder:
     def stop(self) -> None:
         """Claim no more. Running attempts are still settled; jobs that arrive now are released."""
         self.stopping = True
-        self._slots.content(self._share)
+        self._slots.stop_wanting(self._share)
         self._stop_watch()
         self._wake.set()
 
@@ -154,7 +152,7 @@ class Feeder:
                 self._pass_wake_up_on()
                 if not batch and not self._asked:
                     if self.idle:
-                        self._execution.queues.rested.set()
+                        self._execution.feeders.rested.set()
                     await self._wake.wait()
                     continue
                 self._sending = batch
@@ -165,7 +163,7 @@ class Feeder:
                 if batch and exchanged is not None:
                     self._execution.settled(batch, exchanged.outcomes)
         finally:
-            self._slots.content(self._share)
+            self._slots.stop_wanting(self._share)
             self._pass_wake_up_on()
             self._stop_watch()
 
@@ -188,7 +186,7 @@ class Feeder:
         """Take slots for the next claim. Returns how many jobs to claim."""
         waits = self._on_hold or self._pause is not None
         if waits or self.stopping or not (self._may_have_more or batch):
-            self._slots.content(self._share)
+            self._slots.stop_wanting(self._share)
             return 0
         most = -(-self._slots.total // 2)
         if batch and all(_is_unhandled(settlement) for _, settlement in batch):
@@ -198,7 +196,7 @@ class Feeder:
         if self._may_have_more:
             self._slots.want(self._share)
         else:
-            self._slots.content(self._share)
+            self._slots.stop_wanting(self._share)
         if not count:
             # Without free slots, wake-ups must go to other workers.
             self._stop_watch()
@@ -223,7 +221,7 @@ class Feeder:
         for lease in leases[kept:]:
             self._decline(lease, exchanged.now_ms)
         if short := kept - len(leases[:kept]):
-            self._slots.content(self._share)
+            self._slots.stop_wanting(self._share)
             self._slots.give_back(self._share, short)
             self._start_watch(exchanged.due_in)
 
@@ -236,7 +234,7 @@ class Feeder:
     def _lend(self) -> None:
         lent, self._asked = self._asked, 0
         if lent:
-            self._slots.content(self._share)
+            self._slots.stop_wanting(self._share)
             self._slots.give_back(self._share, lent)
 
     # ── the exchange ─────────────────────────────────────────────────────────────────────
@@ -336,51 +334,113 @@ def _fit_limit(settlement: Settlement, limit: int) -> Settlement:
     return settlement
 
 
-_WITHIN = 2.0
-
-
-class Readings:
-    """Reads slots and queues for a scrape of the metrics, in the scraper's thread."""
+class Feeders:
+    """The feeders of a worker, one per queue that it serves; queues may be added and removed."""
 
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
-        self._loop = asyncio.get_running_loop()
-        self._closed = False
+        self._feeders: dict[QueueName, Feeder] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._no_more = asyncio.Event()
+        self.rested = asyncio.Event()
+        """Set when a feeder may have become idle."""
 
-    def close(self) -> None:
-        """Refuse further readings: the worker ends."""
-        self._closed = True
+    @property
+    def all(self) -> list[Feeder]:
+        """The feeders of all queues. From any thread."""
+        return list(self._feeders.values())
 
-    def read(self) -> Reading:
-        """Returns counts of all queues and slots. Raises TowpathError, TimeoutError."""
-        if self._closed:
-            raise EngineClosed("the worker has ended")
-        asked = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
-        return asked.result(_WITHIN)
+    @property
+    def unsettled(self) -> list[Ended]:
+        """Attempts of all queues that have ended and are not settled yet. From any thread."""
+        return [ended for feeder in self.all for ended in feeder.unsettled]
 
-    async def _read(self) -> Reading:
-        slots = self._execution.slots
-        return Reading(
-            queues=[await self._queue(feeder) for feeder in self._execution.queues.feeders],
-            slots={"busy": slots.total - slots.free, "free": slots.free, "lost": slots.lost},
-        )
+    @property
+    def ending(self) -> bool:
+        """Whether claiming has stopped for all queues, for good."""
+        return self._no_more.is_set()
 
-    async def _queue(self, feeder: Feeder) -> QueueReading:
-        counts = await self._execution.engine.inspect.counts(feeder.queue)
-        return queue_reading(feeder.queue, counts, leases=feeder.held)
+    def claim(self, queue: QueueName, *, weight: int, most: int | None) -> None:
+        """Claim from *queue*, with *weight* and at most *most* slots from now on."""
+        if self.ending:
+            return
+        feeder = self._feeders.get(queue)
+        if feeder is None:
+            feeder = self._feeders[queue] = Feeder(queue, self._execution)
+            if self._group is not None:
+                self._begin(self._group, feeder)
+        feeder.claim(weight=weight, most=most)
 
+    def stop(self, queue: QueueName) -> None:
+        """Claim no more from *queue*. Its feeder ends when all its attempts are settled."""
+        if queue in self._feeders:
+            self._feeders[queue].stop()
 
-def queue_reading(queue: str, counts: Counts, *, leases: int = 0) -> QueueReading:
-    """Returns the reading of a queue from its *counts*."""
-    return QueueReading(
-        queue=queue,
-        depth={
-            "ready": counts.ready,
-            "delayed": counts.delayed,
-            "waiting": counts.waiting,
-            "leased": counts.leased,
-            "dead": counts.dead,
-        },
-        oldest=counts.oldest.total_seconds() if counts.oldest else 0.0,
-        leases=leases,
-    )
+    def hold(self, queue: QueueName) -> None:
+        """Claim nothing from *queue* until `go_on`."""
+        if queue in self._feeders:
+            self._feeders[queue].hold()
+
+    def go_on(self, queue: QueueName) -> None:
+        if queue in self._feeders:
+            self._feeders[queue].go_on()
+
+    def claim_no_more(self) -> None:
+        """Claim from no queue, for good."""
+        self._no_more.set()
+        self.rested.set()
+        for feeder in self.all:
+            feeder.stop()
+
+    async def run(self, *, leave_when_empty: bool) -> None:
+        """Keep every queue's share of the slots full, until `claim_no_more` is called and all
+        attempts are settled.
+        """
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for feeder in self.all:
+                self._begin(group, feeder)
+            lending = group.create_task(self._lend_slots())
+            if leave_when_empty:
+                self.rested.set()
+                group.create_task(self._leave_when_empty())
+            await self._no_more.wait()
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+            lending.cancel()
+
+    def _begin(self, group: asyncio.TaskGroup, feeder: Feeder) -> None:
+        task = group.create_task(self._feed(feeder))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _feed(self, feeder: Feeder) -> None:
+        await feeder.run()
+        # No await between the feeder's end and this line, so `claim` never finds an ended feeder.
+        del self._feeders[feeder.queue]
+        self.rested.set()
+        self._execution.queue_left(feeder.queue)
+
+    async def _lend_slots(self) -> None:
+        """Lend the slots of exchanges that are not answered to other queues, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            for feeder in self._feeders.values():
+                feeder.lend_if_late()
+
+    async def _leave_when_empty(self) -> None:
+        """Claim no more once all queues were looked at while nothing ran, and none had a job."""
+        started = -1
+        while not self.ending:
+            await self.rested.wait()
+            self.rested.clear()
+            if not all(feeder.idle for feeder in self.all):
+                continue
+            if started == self._execution.started:
+                self.claim_no_more()
+            started = self._execution.started
+            for feeder in self.all:
+                feeder.look()
+            if not self._feeders:
+                self.rested.set()

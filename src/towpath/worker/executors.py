@@ -33,13 +33,14 @@ from towpath.worker.attempt import Attempt, ProgressNotes
 from towpath.worker.child import (
     LENGTH,
     Cancel,
+    FromChild,
     Leave,
     Logged,
     Note,
     Order,
     Raised,
     Returned,
-    Said,
+    ToChild,
     framed,
 )
 from towpath.worker.context import AttemptEnd, HandOver, Retry, Snooze
@@ -171,7 +172,7 @@ def _outcome(
 
 
 _LAST_WORDS = 1.0
-_decode_message = msgspec.msgpack.Decoder(Said).decode
+_decode_message = msgspec.msgpack.Decoder(FromChild).decode
 
 
 class Processes:
@@ -227,7 +228,7 @@ class Processes:
     def cancel(self, attempt: Attempt) -> None:
         """Set `ctx.cancelled` for the handler, which decides how to end."""
         if attempt in self._busy:
-            self._busy[attempt].tell(Cancel())
+            self._busy[attempt].send(Cancel())
 
     def let_go(self, handler: Handler[Any, Any, Any]) -> None:
         """End the idle processes of *handler*."""
@@ -268,7 +269,7 @@ class _Process:
             await self._start()
         lease = msgspec.structs.replace(attempt.lease, headers=dict(attempt.lease.headers))
         level = logging.getLogger().getEffectiveLevel()
-        self.tell(Order(lease, attempt.idled, level))
+        self.send(Order(lease, attempt.idled, level))
         while True:
             match await self._receive():
                 case Note(text):
@@ -286,14 +287,14 @@ class _Process:
                 case _:
                     continue
 
-    def tell(self, message: Order | Cancel | Leave) -> None:
+    def send(self, message: ToChild) -> None:
         self._writer.write(framed(message))
 
     async def leave(self) -> None:
         """Let the process leave its lifespan, then end it."""
         lifespan = self._handler.lifespan
         if lifespan is not None and self._watching is not None and self._child is not None:
-            self.tell(Leave())
+            self.send(Leave())
             most = lifespan.limit.total_seconds() + _LAST_WORDS
             await asyncio.wait((self._watching,), timeout=most)
         await self._end()
@@ -338,7 +339,7 @@ class _Process:
             )  # fmt: skip
         self._watching = asyncio.create_task(self._watch_exit(self._child))
 
-    async def _receive(self) -> Said:
+    async def _receive(self) -> FromChild:
         try:
             head = await self._reader.readexactly(LENGTH.size)
             return _decode_message(await self._reader.readexactly(*LENGTH.unpack(head)))

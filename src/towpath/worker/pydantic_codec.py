@@ -16,7 +16,7 @@ T = TypeVar("T")
 _NOT_THE_SAME = "would lose data when it is stored and read back"
 
 
-class Modelled(Generic[T]):
+class PydanticCodec(Generic[T]):
     """Values that are pydantic models or contain them."""
 
     def __init__(self, kind: Any, named: str) -> None:
