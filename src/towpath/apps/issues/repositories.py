@@ -44,7 +44,7 @@ class Repositories:
             tables.issues_of_repository(old, _BATCH, any_state=True)
         ):
             for issue in some:
-                other = await store.ledger.decide(changes.move_issue(issue, new))
+                other = await store.ledger.decide(changes.move_issue(issue.id, new))
                 await store.withdraw(other)
                 revised = await store.change(issue_id(new, issue.number), lambda current: current)
                 ids += [revised.after.id] if revised.after else []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Column, Table, bindparam, delete, insert, select, update
+from sqlalchemy import Column, Delete, Table, Update, bindparam, delete, insert, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
@@ -92,8 +92,7 @@ def _write_rows(connection: Connection, some: Sequence[tuple[Issue | None, Issue
     for before, after in some:
         if before is not None:
             same = _i.id == before.id, _i.revision == before.revision
-            if not connection.execute(update(issues).where(*same).values(row_of(after))).rowcount:
-                raise Overtaken
+            _require_one(connection, update(issues).where(*same).values(row_of(after)))
 
 
 def _missing_rows(
@@ -178,30 +177,44 @@ def note_renewal(issue: Issue, expires: int) -> Write[bool]:
     )
 
 
-def move_issue(issue: Issue, repository: str) -> Decide[str]:
-    """Move an issue to another repository; returns the id of the task to withdraw, or "".
+def move_issue(id: str, repository: str) -> Decide[str]:
+    """Move the issue *id* to another repository; returns the id of the task to withdraw, or "".
 
     If the new repository has a row for the issue already, that row stays if it is held; else the
     moved one replaces it.
     """
-    id = f"{repository.lower()}#{issue.number}"
+    new_id = f"{repository.lower()}#{id.rpartition('#')[2]}"
 
     def decide(connection: Connection) -> Write[str]:
-        other = _lock_rows(connection, [id]).get(id)
+        rows = _lock_rows(connection, [id, new_id])
+        moving, there = rows.get(id), rows.get(new_id)
+        replaced = moving if there is not None and there.held else there
 
         def write(connection: Connection) -> str:
-            if other is not None and other.held:
-                connection.execute(delete(issues).where(_i.id == issue.id))
-                return issue.task_id
-            connection.execute(delete(issues).where(_i.id == id))
-            values = {"id": id, "repository": repository, "place": repository.lower()}
-            change = update(issues).where(_i.id == issue.id)
-            connection.execute(change.values({**values, "revision": _i.revision + 1}))
-            return other.task_id if other is not None else ""
+            if moving is None:  # another process has moved it
+                return ""
+            if replaced is not None:
+                same = _i.id == replaced.id, _i.revision == replaced.revision
+                _require_one(connection, delete(issues).where(*same))
+            if replaced is not moving:
+                same = _i.id == id, _i.revision == moving.revision
+                names = {"id": new_id, "repository": repository, "place": repository.lower()}
+                moved = update(issues).where(*same).values({**names, "revision": _i.revision + 1})
+                try:
+                    _require_one(connection, moved)
+                except IntegrityError as error:  # another process added a row there
+                    raise Overtaken from error
+            return replaced.task_id if replaced is not None else ""
 
         return write
 
     return decide
+
+
+def _require_one(connection: Connection, change: Update | Delete) -> None:
+    """Change one row by its revision. Raises Overtaken if it has another revision by now."""
+    if not connection.execute(change).rowcount:
+        raise Overtaken
 
 
 # ── repositories ─────────────────────────────────────────────────────────────────────────
