@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.waiting import eventually_async
 from towpath.apps.issues.assignment import TaskRequest
 from towpath.apps.issues.issue_store import IssueStore
@@ -9,6 +11,7 @@ from towpath.apps.issues.model import Facts, Issue, IssueSource, IssueState, Tas
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.policy import IssuePolicy
 from towpath.apps.issues.service import Issues
+from towpath.apps.issues.tables.changes import change_issues
 from towpath.clock import Duration
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
@@ -26,8 +29,8 @@ class IssueServices:
     ) -> None:
         self.engine, self.ledger, self.metrics = engine, ledger, Metrics()
         self.store = IssueStore(
-            engine=lambda: engine,
-            ledger=lambda: ledger,
+            engine=engine,
+            ledger=ledger,
             options=options,
             policy=policy,
             metrics=self.metrics,
@@ -50,12 +53,19 @@ class IssueServices:
 
     async def tell(self, facts: Facts, version: int, *, read: bool = False) -> Issue:
         """As a webhook does; *read*: as reconciliation does."""
-        return await self.service.tell(facts, source=IssueSource.GITHUB, version=version, read=read)
+        return await self.service.put(
+            replace(facts, source=IssueSource.GITHUB, version=version, read=read)
+        )
+
+    async def store_only(self, facts: Facts) -> None:
+        """Store facts as a server does that dies before it updates the queue."""
+        change = change_issues({facts.id: facts}, policy=self.store.policy, projections=None)
+        await self.ledger.jobs.decide(change)
 
     async def ask(
         self, agent: str = "ann", *, wait: Duration | None = None, **wish: Any
     ) -> Task | None:
-        return await self.service.request(TaskRequest(agent=agent, **wish), wait=wait)
+        return await self.service.assignment.request(TaskRequest(agent=agent, **wish), wait=wait)
 
     async def take(self, agent: str = "ann", **wish: Any) -> Task:
         task = await self.ask(agent, **wish)

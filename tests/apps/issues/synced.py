@@ -49,7 +49,7 @@ class SyncedIssueServices(IssueServices):
         self.github, self.people, self._caller = github, github.at(REPOSITORY), caller
         self.client = github_of(options, caller)
         self.projector = Projector(self.store, self.client)
-        self.reconciler = Reconciler(self.store, self.client, lambda: engine)
+        self.reconciler = Reconciler(self.store, self.client)
         self.taken = 0
         """Deliveries of GitHub that were taken."""
 

@@ -71,12 +71,12 @@ async def expected(synced: SyncedIssueServices, repository: str) -> dict[str, Is
             continue
         found = await synced.client.issue(repository, number)
         assert found is not None
-        rows[found.facts.id] = Issue(
-            id=found.facts.id,
+        rows[found.id] = Issue(
+            id=found.id,
             repository=repository,
             number=number,
             source=IssueSource.GITHUB,
-            **{name: getattr(found.facts, name) for name in SAID},
+            **{name: getattr(found, name) for name in SAID},
         )
     for id, row in rows.items():
         blockers = synced.store.policy.blockers(row)

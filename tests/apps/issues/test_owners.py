@@ -128,7 +128,9 @@ class TestAHeldTask:
         self, served: ServedIssues, verb: str
     ) -> None:
         await served.tell(1)
-        task = await served.app.state.services["issues"].request(TaskRequest(agent="a-1"))
+        task = await served.app.state.services["issues"].assignment.request(
+            TaskRequest(agent="a-1")
+        )
         held = {"task_id": task.task_id, "token": task.token}
         assert (await settle(served, served.key, verb, held)).status_code == 200
 

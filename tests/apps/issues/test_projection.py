@@ -67,7 +67,7 @@ class TestAnIssueThatIsHeld:
         synced.github.trouble(hangs_up(method="POST", path="labels"))
         await synced.project_failing()
         await synced.project()
-        await synced.store.show("octo/repo#1")
+        await synced.store.submit_projection("octo/repo#1")
         await synced.project()
         assert synced.people[1].labels == ["in-progress", "agent:ann"]
 
@@ -82,7 +82,7 @@ class TestAComment:
         await synced.deliver()
         task = await synced.take("ann")
         await synced.project()
-        await synced.store.show("octo/repo#1")
+        await synced.store.submit_projection("octo/repo#1")
         await synced.project()
         [comment] = synced.people[1].comments
         assert "`ann`" in comment.body

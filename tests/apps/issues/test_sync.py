@@ -9,10 +9,10 @@ from tests.apps.issues.counting import scripts_run, statements
 from tests.apps.issues.services import REPOSITORY
 from tests.apps.issues.synced import SyncedIssueServices, options_for
 from towpath import Towpath, minutes, seconds
-from towpath.apps.issues import tables, transitions
+from towpath.apps.issues import tables
 from towpath.apps.issues.github import github_of
 from towpath.apps.issues.handlers import add_issues
-from towpath.apps.issues.model import Facts, Issue, IssueSource
+from towpath.apps.issues.model import Facts, IssueSource
 from towpath.apps.issues.policy import IssuePolicy
 from towpath.calls.caller import Caller
 from towpath.calls.errors import AnswerRefused, CallFailed
@@ -119,14 +119,9 @@ async def test_an_issue_that_is_being_read_is_not_offered_yet(synced: SyncedIssu
     """While issues are read, whoever looks after what was left undone does not do it again."""
     synced.people.open("It breaks")
     await synced.store.maintain_once()
-    facts = Facts(repository="octo/repo", number=1)
-
-    def told(before: Issue | None) -> Issue:
-        return transitions.apply_facts(
-            before, facts, source=IssueSource.GITHUB, version=1, read=True, now=wall_ms()
-        )
-
-    await synced.store.change(facts.id, told, settle=False)
+    await synced.store_only(
+        Facts(repository="octo/repo", number=1, source=IssueSource.GITHUB, version=1, read=True)
+    )
     await synced.store.maintain_once()
     assert await synced.ask() is None
 

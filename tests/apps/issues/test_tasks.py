@@ -7,10 +7,9 @@ import pytest
 from tests.apps.issues.counting import read_whole, statements
 from tests.apps.issues.services import IssueServices
 from tests.waiting import HANGS, eventually_async
-from towpath.apps.issues import transitions
 from towpath.apps.issues.errors import NotHeld, TaskNotFound, TaskStale
 from towpath.apps.issues.forms import IssueOut
-from towpath.apps.issues.model import ISSUES, Facts, Issue, IssueSource, TaskType
+from towpath.apps.issues.model import ISSUES, Facts, IssueSource, TaskType
 from towpath.apps.issues.options import IssuesOptions
 from towpath.clock import instant, seconds, wall_ms
 from towpath.engine.leases import lease_by_token
@@ -185,16 +184,10 @@ class TestAServerThatDiesWithALock:
         assert issues.counted("towpath_issues_ended_total", "expired") == 1
 
     async def test_before_the_queue_was_told_is_made_up_for(self, issues: IssueServices) -> None:
-        facts = Facts(repository="octo/repo", number=1)
-
-        def told(before: Issue | None) -> Issue:
-            source = IssueSource.GITHUB
-            return transitions.apply_facts(
-                before, facts, source=source, version=1, read=False, now=wall_ms()
-            )
-
         await issues.store.maintain_once()  # Redis knows all that there is: nothing is offered anew
-        await issues.store.change(facts.id, told, settle=False)
+        await issues.store_only(
+            Facts(repository="octo/repo", number=1, source=IssueSource.GITHUB, version=1)
+        )
         assert await issues.ask() is None
 
         async def made_up_for() -> bool:
@@ -269,14 +262,7 @@ class TestAnIssueWhoseTaskSomebodyElseEnds:
     async def test_is_found_among_many(self, issues: IssueServices) -> None:
         """Each look sees a part of the issues, and goes on behind it."""
         facts = {f"octo/repo#{n}": Facts(repository="octo/repo", number=n) for n in range(1, 452)}
-        await issues.store.change_all(
-            {
-                id: lambda before, told=told: transitions.apply_facts(
-                    before, told, source=IssueSource.API, version=0, read=False, now=wall_ms()
-                )
-                for id, told in facts.items()
-            }
-        )
+        await issues.store.change_all(facts)
         await issues.store.maintain_once()
         some = [1, 230, 451]
         for number in some:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from enum import StrEnum
 
 import msgspec
 
-from towpath.apps.issues import tables, transitions
-from towpath.apps.issues.issue_store import IssueStore
-from towpath.apps.issues.measures import HANDED_OUT
+from towpath.apps.issues import tables
+from towpath.apps.issues.issue_store import IssueStore, Refusal
 from towpath.apps.issues.model import (
     ISSUES,
     Issue,
@@ -30,7 +28,6 @@ from towpath.engine.model import Call, Lease
 from towpath.errors import InvalidOption, JobError, LeaseError, TowpathError
 from towpath.forges.texts import is_repository
 from towpath.supervise import detached
-from towpath.telemetry.events import ISSUE_HANDED_OUT
 
 SELECTORS_MOST = 100
 """Selectors that one claim can name."""
@@ -66,40 +63,35 @@ class TaskRequest(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.roles or self.repositories)
 
 
-class _Refusal(StrEnum):
-    """Why a claimed task is not handed out."""
-
-    CHANGED = "changed"
-    """The row no longer offers the task; the task is withdrawn."""
-    FULL = "full"
-    """The limit of its repository is reached, or an issue with a higher priority exists."""
-
-
 class Assignment:
-    """Hands out the tasks of the stored issues."""
+    """Hands out the tasks of issues."""
 
     def __init__(self, store: IssueStore) -> None:
         self._store = store
-        self._undoing: set[asyncio.Task[None]] = set()
+        self._giving_back: set[asyncio.Task[None]] = set()
 
     async def request(
         self,
-        wish: TaskRequest,
+        request: TaskRequest,
         *,
         wait: Duration | None = None,
         call: Call | None = None,
         owner: str | None = None,
     ) -> Task | None:
-        """Lease the best task to the agent, for *owner*; None if there is none within *wait*."""
+        """The best task that the agent may have; None if there is none within *wait*.
+
+        The agent, and *owner* with it, holds the task for the time of the lease. If this call is
+        cancelled, it gives the task back. Raises ServerError, LedgerError.
+        """
         until = steady() + (wait or ZERO).total_seconds()
         avoided: set[str] = set()
         while True:
             rest = seconds(max(until - steady(), 0))
             if call is not None:  # a claim that waits may be repeated with another wait
                 rest = max(rest, _SHORTEST_WAIT)
-            lease = await self._claim(wish, avoided, min(rest, _CLAIM_WITHIN), call, owner)
+            lease = await self._claim(request, avoided, min(rest, _CLAIM_WITHIN), call, owner)
             if lease is not None:
-                task = await self._hand_out(lease, wish, avoided, owner)
+                task = await self._confirm(lease, request, avoided, owner)
                 if task is not None:
                     return task
                 call = None  # under that name, the claim would return the same lease
@@ -108,7 +100,7 @@ class Assignment:
                 return None
             avoided.clear()  # their limits may be free again
 
-    async def full(self, issue: Issue) -> tuple[str, int] | None:
+    async def reached_limit(self, issue: Issue) -> tuple[str, int] | None:
         """The repository and its limit, if that keeps *issue* from being handed out; else None."""
         limits, place = self._store.policy.limits, issue.repository.lower()
         held = await self._store.ledger.read(
@@ -117,34 +109,26 @@ class Assignment:
         is_full = limits.repository and held >= limits.repository
         return (issue.repository, limits.repository) if is_full else None
 
-    def _is_full(self, connection: tables.Connection, issue: Issue) -> bool:
-        """Whether a limit keeps *issue* from being held. Called in a write, as it may lock rows."""
-        policy = self._store.policy
-        if policy.only_highest and issue.priority < (tables.highest_priority(connection) or 0):
-            return True
-        most, place = policy.limits.repository, issue.repository.lower()
-        return bool(most) and tables.count_held(connection, place, lock=True) >= most
-
     # ── claiming ─────────────────────────────────────────────────────────────────────────
 
     async def _claim(
         self,
-        wish: TaskRequest,
+        request: TaskRequest,
         avoided: set[str],
         wait: Duration,
         call: Call | None,
         owner: str | None,
     ) -> Lease | None:
         """Claim the best task that fits. All claims of tasks are made here."""
-        engine, limit = await self._store.engine(), self._store.policy.limits.agent
-        some = await self._choose_selectors(wish, avoided)
+        engine, limit = await self._store.declare_queue(), self._store.policy.limits.agent
+        some = await self._choose_selectors(request, avoided)
         if some is not None and not some:
             # No task ever had a selector that fits, so no wake-up can come.
             await asyncio.sleep(min(wait.total_seconds(), _PAUSE))
             return None
         leases = await engine.claim(
             ISSUES,
-            worker=worker_of(wish.agent, owner),
+            worker=worker_of(request.agent, owner),
             lease=self._store.options.lease,
             selectors=some or (),
             max_held=limit or None,
@@ -153,19 +137,19 @@ class Assignment:
         )
         return leases[0] if leases else None
 
-    async def _choose_selectors(self, wish: TaskRequest, avoided: set[str]) -> list[str] | None:
+    async def _choose_selectors(self, request: TaskRequest, avoided: set[str]) -> list[str] | None:
         """The selectors that a claim names; None = all tasks.
 
         With `only_highest`, those that have a free issue of the highest priority.
         """
         store, only = self._store, self._store.policy.only_highest
-        if not (wish.chooses or avoided or only):
+        if not (request.chooses or avoided or only):
             return None
-        places = [repository.lower() for repository in wish.repositories] or None
-        if wish.roles and places and len(wish.roles) * len(places) <= SELECTORS_MOST:
-            some = [selector_of(place, role) for place in places for role in wish.roles]
+        places = [repository.lower() for repository in request.repositories] or None
+        if request.roles and places and len(request.roles) * len(places) <= SELECTORS_MOST:
+            some = [selector_of(place, role) for place in places for role in request.roles]
         else:
-            query = tables.selectors_of(places, wish.roles or None)
+            query = tables.selectors_of(places, request.roles or None)
             some = await store.ledger.read(query)
         some = [selector for selector in some if selector.partition("|")[0] not in avoided]
         if only or len(some) > SELECTORS_MOST:
@@ -176,19 +160,19 @@ class Assignment:
 
     # ── handing out ──────────────────────────────────────────────────────────────────────
 
-    async def _hand_out(
-        self, lease: Lease, wish: TaskRequest, avoided: set[str], owner: str | None
+    async def _confirm(
+        self, lease: Lease, request: TaskRequest, avoided: set[str], owner: str | None
     ) -> Task | None:
         """Note the hold in the row and return the task; None if it had to be given back. If this
         call is cancelled, the task is given back, too.
         """
-        noting = asyncio.ensure_future(self._note_hold(lease, wish, owner))
+        noting = asyncio.ensure_future(self._store.hold(lease, request.agent, owner))
         try:
             found = await asyncio.shield(noting)
         except asyncio.CancelledError:
-            undoing = detached("giving back of a task", self._undo(lease, noting))
-            self._undoing.add(undoing)
-            undoing.add_done_callback(self._undoing.discard)
+            giving_back = detached("giving back of a task", self._take_back(lease, noting))
+            self._giving_back.add(giving_back)
+            giving_back.add_done_callback(self._giving_back.discard)
             raise
         except TowpathError:
             with suppress(TowpathError):
@@ -196,46 +180,14 @@ class Assignment:
             raise
         if isinstance(found, Issue):
             return self._task(found, lease)
-        if found is _Refusal.CHANGED:
+        if found is Refusal.CHANGED:
             await self._store.withdraw(lease.id)
         await self._give_back(lease)
-        if found is _Refusal.FULL:
+        if found is Refusal.LIMIT:
             avoided.add(msgspec.json.decode(lease.payload, type=Payload).issue.partition("#")[0])
         return None
 
-    async def _note_hold(
-        self, lease: Lease, wish: TaskRequest, owner: str | None
-    ) -> Issue | _Refusal:
-        """Note the holder in the row. Returns the row, or why the task is not handed out."""
-        store = self._store
-        known = await store.ledger.read(tables.issue_of_task(lease.id))
-        if known is None:
-            return _Refusal.CHANGED
-
-        def change(before: Issue | None) -> Issue | None:
-            if before is None or before.task_id != lease.id or before.withheld:
-                return before
-            return transitions.hold(
-                before,
-                agent=wish.agent,
-                owner=owner,
-                token=lease.token,
-                since=lease.claimed_ms,
-                expires=lease.expires_ms,
-            )
-
-        found = await store.change(known.id, change, unless=self._is_full)
-        after = found.after
-        if after is None or after.token != lease.token:
-            same = after is not None and after.task_id == lease.id and not after.withheld
-            return _Refusal.FULL if same else _Refusal.CHANGED
-        await store.keys.write_lock(after)
-        store.metrics.own(HANDED_OUT).labels(after.task_type).inc()
-        fields = {"issue": after.id, "job": lease.id, "agent": wish.agent}
-        store.log.emit(ISSUE_HANDED_OUT, **fields, task_type=after.task_type)
-        return after
-
-    async def _undo(self, lease: Lease, noting: asyncio.Future[Issue | _Refusal]) -> None:
+    async def _take_back(self, lease: Lease, noting: asyncio.Future[Issue | Refusal]) -> None:
         with suppress(TowpathError):
             found = await noting
             await self._give_back(lease)
@@ -243,9 +195,8 @@ class Assignment:
                 await self._store.check_hold(found, how="released")
 
     async def _give_back(self, lease: Lease) -> None:
-        engine = await self._store.engine()
         with suppress(LeaseError, JobError):
-            await engine.release(lease)
+            await self._store.engine.release(lease)
 
     def _task(self, issue: Issue, lease: Lease) -> Task:
         return Task(

@@ -303,8 +303,8 @@ async def _issues(session: Session, database: str | None) -> AsyncGenerator[Issu
         options = session.settings.of(IssuesOptions)
         yield Issues(
             IssueStore(
-                engine=lambda: engine,
-                ledger=lambda: ledger,
+                engine=engine,
+                ledger=ledger,
                 options=options,
                 policy=policy_at(options.policy),
                 metrics=Metrics(),

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from towpath.apps.issues.errors import IssueInvalid
-from towpath.apps.issues.model import Facts, IssueState
+from towpath.apps.issues.model import Facts, IssueSource, IssueState
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.tables import KnownPage
 from towpath.calls.answer import CallAnswer
@@ -29,13 +29,6 @@ _LARGEST_ANSWER = 32 * 1024 * 1024
 _PER_PAGE = 100
 
 
-class FoundIssue(NamedTuple):
-    """An issue as GitHub has it now."""
-
-    facts: Facts
-    version: int
-
-
 class RepositoryFacts(NamedTuple):
     """A repository as GitHub has it now."""
 
@@ -46,7 +39,7 @@ class RepositoryFacts(NamedTuple):
 class IssuesPage(NamedTuple):
     """A page of a list of issues."""
 
-    issues: list[FoundIssue]
+    issues: list[Facts]
     known: KnownPage
     """The numbers of its issues, and the ETag by which a later read sees whether it has changed."""
     changed: bool
@@ -103,11 +96,11 @@ class GitHub:
             issues = [
                 listed for entry in page.entries if (listed := _parse_issue(entry, repository))
             ]
-            numbers = frozenset(issue.facts.number for issue in issues)
+            numbers = frozenset(issue.number for issue in issues)
             yield IssuesPage(issues, KnownPage(path, page.etag, numbers, page.next), changed=True)
             path = page.next
 
-    async def issue(self, repository: str, number: int) -> FoundIssue | None:
+    async def issue(self, repository: str, number: int) -> Facts | None:
         """The issue as it is now; None = it was deleted or transferred."""
         self.requests += 1
         answer = await self._client.look(f"/repos/{repository}/issues/{number}")
@@ -183,17 +176,17 @@ class _Ref(msgspec.Struct):
     object: _Object
 
 
-def _parse_issue(entry: dict[str, Any], repository: str) -> FoundIssue | None:
+def _parse_issue(entry: dict[str, Any], repository: str) -> Facts | None:
     """An issue of a list; None for a pull request, and for an entry that is not valid."""
     try:
         fact = reading.shown_issue(entry, repository)
-        return None if fact.is_pull else FoundIssue(facts_of(fact), fact.at_ms or 0)
+        return None if fact.is_pull else facts_of(fact, read=True)
     except TowpathError:
         return None
 
 
-def facts_of(fact: IssueFact, *, state: IssueState | None = None) -> Facts:
-    """The facts of an issue, from a webhook or the API. Raises IssueInvalid."""
+def facts_of(fact: IssueFact, *, gone: bool = False, read: bool = False) -> Facts:
+    """The facts of an issue, from a webhook or the API. Raises IssueInvalid and WebhookInvalid."""
     usual = IssueState.OPEN if fact.is_open else IssueState.CLOSED
     return Facts(
         repository=fact.repository,
@@ -202,9 +195,12 @@ def facts_of(fact: IssueFact, *, state: IssueState | None = None) -> Facts:
         body=fact.body,
         labels=fact.labels,
         url=fact.url if is_url(fact.url) else "",
-        state=state or usual,
+        state=IssueState.GONE if gone else usual,
         assignees=fact.assignees,
         reopened=fact.reopened,
+        source=IssueSource.GITHUB,
+        version=fact.at_ms or 0,
+        read=read,
     )
 
 

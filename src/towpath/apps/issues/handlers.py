@@ -12,12 +12,13 @@ from towpath.apps.issues.model import PROJECTIONS, SYNCS
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.policy import IssuePolicy, policy_at
 from towpath.apps.issues.projection import ATTEMPTS, RETRY, TIME_LIMIT, Projector
-from towpath.apps.issues.sync import Reconciler, SyncRequest, submit_sync, sync_period
+from towpath.apps.issues.sync import Reconciler, Synced, SyncRequest, submit_sync, sync_period
 from towpath.clock import ZERO, hours, instant, minutes, wall_ms
 from towpath.engine.retry import Exponential
 from towpath.engine.schedule import Every
 from towpath.errors import ServerError
 from towpath.telemetry.logs import Log
+from towpath.worker.context import Context
 
 _SYNC_RETRY = Exponential(first=minutes(1), longest=minutes(10))
 
@@ -48,27 +49,34 @@ def add_issues(app: Towpath, github: GitHub, options: IssuesOptions, policy: Iss
     """Add the handlers to *app*, which must have a ledger: they show on GitHub who holds an issue,
     and compare issues with GitHub, at the start and every `sync`.
     """
-    store = IssueStore(
-        engine=lambda: app.engine,
-        ledger=lambda: app.ledger,
-        options=options,
-        policy=policy,
-        metrics=app.metrics,
-        log=Log(),
-    )
-    app.handler(
+
+    def issue_store() -> IssueStore:
+        """The issues of the app, which has its engine and its ledger only while it is entered."""
+        return IssueStore(
+            engine=app.engine,
+            ledger=app.ledger,
+            options=options,
+            policy=policy,
+            metrics=app.metrics,
+            log=Log(),
+        )
+
+    @app.handler(
         PROJECTIONS,
         record=True,
         max_attempts=ATTEMPTS,
         retry=RETRY,
         time_limit=TIME_LIMIT,
         keep=ZERO,
-    )(Projector(store, github).project)
-    reconciler = Reconciler(store, github, lambda: app.engine)
-    handler = app.handler(
-        SYNCS, max_attempts=3, retry=_SYNC_RETRY, time_limit=hours(1), keep=hours(1)
-    )(reconciler.run)
-    app.recur(handler, Every(options.sync), SyncRequest(), name="issues.sync")
+    )
+    async def project(payload: bytes, ctx: Context) -> None:
+        await Projector(issue_store(), github).project(payload, ctx)
+
+    @app.handler(SYNCS, max_attempts=3, retry=_SYNC_RETRY, time_limit=hours(1), keep=hours(1))
+    async def run(request: SyncRequest, ctx: Context) -> Synced | None:
+        return await Reconciler(issue_store(), github).run(request, ctx)
+
+    app.recur(run, Every(options.sync), SyncRequest(), name="issues.sync")
 
     @asynccontextmanager
     async def at_start(_: AtWork) -> AsyncGenerator[None]:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
-from msgspec.structs import replace
 
 from towpath.apps.issues import tables, transitions
 from towpath.apps.issues.errors import IssueInvalid
 from towpath.apps.issues.github import facts_of
 from towpath.apps.issues.issue_store import IssueStore
 from towpath.apps.issues.measures import WEBHOOKS
-from towpath.apps.issues.model import NUMBER_MOST, Issue, IssueSource, IssueState, issue_id
+from towpath.apps.issues.model import NUMBER_MOST, issue_id
 from towpath.apps.issues.repositories import Repositories
 from towpath.clock import wall_ms
 from towpath.forges import github
@@ -85,7 +85,6 @@ def _check(fact: IssueFact) -> None:
     """Raises WebhookInvalid, with the forge's name of the field, if a fact breaks a rule."""
     try:
         facts_of(fact)
-        _ = fact.at_ms
     except IssueInvalid as error:
         raise fact.refusal(error.field, error.rule) from error
 
@@ -138,17 +137,9 @@ class WebhookIntake:
 
     async def _apply_issue(self, fact: IssueFact, webhook: IssueWebhook) -> list[str]:
         gone = webhook.event is ForgeEvent.ISSUE and webhook.action in _GONE
-        facts = facts_of(fact, state=IssueState.GONE if gone else None)
-        version, now = fact.at_ms or 0, wall_ms()
-
-        def change(before: Issue | None) -> Issue:
-            # A deletion counts as read: a late webhook of the same second does not undo it.
-            return transitions.apply_facts(
-                before, facts, source=IssueSource.GITHUB, version=version, read=gone, now=now
-            )
-
-        revised = await self._store.change(facts.id, change)
-        return [facts.id] if revised.changed else []
+        # A deletion counts as read: a late webhook of the same second does not undo it.
+        facts = facts_of(fact, gone=gone, read=gone)
+        return [facts.id] if (await self._store.change(facts.id, facts)).changed else []
 
     # ── pull requests ────────────────────────────────────────────────────────────────────
 
@@ -157,19 +148,11 @@ class WebhookIntake:
         review, may restart the delay of their review.
         """
         restarts = webhook.event is ForgeEvent.REVIEW or webhook.action == "synchronize"
-        restarts = restarts and self._store.policy.review.restart
-        at, now, changed = fact.at_ms or 0, wall_ms(), list[str]()
-
-        def change(before: Issue | None) -> Issue | None:
-            if before is None:
-                return None
-            after = transitions.link_pull(before, fact.number) if fact.is_open else before
-            return transitions.restart_delay(after, at=at, now=now) if restarts else after
-
-        for id in linked_issues(fact, self._store):
-            if (await self._store.change(id, change)).changed:
-                changed.append(id)
-        return changed
+        pushed = fact.at_ms or 0 if restarts and self._store.policy.review.restart else None
+        number = fact.number if fact.is_open else None
+        follow = partial(transitions.follow_pull, number=number, pushed=pushed, now=wall_ms())
+        ids = linked_issues(fact, self._store)
+        return [id for id in ids if (await self._store.change(id, follow)).changed]
 
     # ── labels and repositories ──────────────────────────────────────────────────────────
 
@@ -181,14 +164,8 @@ class WebhookIntake:
         new = None if action == "deleted" else fact.title
         ledger = self._store.ledger
         ids = await ledger.read(tables.ids_with_label(fact.repository, old))
-        changed: list[str] = []
-        for id in ids:
-            revised = await self._store.change(
-                id, lambda current: current and _relabel(current, old, new)
-            )
-            if revised.changed:
-                changed.append(id)
-        return changed
+        relabel = partial(transitions.relabel, old=old, new=new)
+        return [id for id in ids if (await self._store.change(id, relabel)).changed]
 
     async def _apply_repository(self, fact: RepositoryFact, action: str) -> list[str]:
         if action == "deleted":
@@ -196,13 +173,6 @@ class WebhookIntake:
         if action in ("renamed", "transferred") and fact.before and is_repository(fact.before):
             return await self._repositories.rename(fact.before, fact.repository)
         return []
-
-
-def _relabel(issue: Issue, old: str, new: str | None) -> Issue:
-    kept = {label for label in issue.labels if label.lower() != old.lower()}
-    if len(kept) == len(issue.labels):
-        return issue
-    return replace(issue, labels=tuple(sorted({*kept, new} if new else kept)))
 
 
 def linked_issues(pull: PullFact, store: IssueStore) -> list[str]:

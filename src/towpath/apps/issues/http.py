@@ -123,11 +123,12 @@ async def request_task(
     the request waits for a task. With an `Idempotency-Key`, a request whose response was lost can
     be repeated: it returns the same task as long as it is held.
     """
-    wish = TaskRequest(
+    request = TaskRequest(
         agent=body.agent_id, roles=tuple(body.roles), repositories=tuple(body.repositories)
     )
     wait, call = seconds(body.wait), named.call() if named else None
-    asking = issues.request(wish, wait=wait, call=call, access=issues.access(key))
+    owner = issues.access(key).owner or None
+    asking = issues.assignment.request(request, wait=wait, call=call, owner=owner)
     task = await poll.while_there(asking, issues.give_back, waits=bool(body.wait))
     return Response(status_code=204) if task is None else TaskOut.model_validate(task)
 

@@ -98,6 +98,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     assignees: tuple[str, ...] = ()
     reopened: bool = False
     """Whether the tracker says that the issue was closed and opened again."""
+    source: IssueSource = IssueSource.API
+    version: int = 0
+    """When the tracker last changed it, by the tracker's clock: in ms, but whole seconds."""
+    read: bool = False
+    """Whether it was read from the tracker; False = from a webhook, which may come out of order."""
 
     def __post_init__(self) -> None:
         if not is_repository(self.repository):
@@ -164,7 +169,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
     """Not handed out before this time, in ms: set by a release or by the backoff of a task."""
     applied: str = ""
     """The last value of `wanted` that was sent to the queue, or is about to be sent."""
-    settled: bool = True
+    queue_matches: bool = True
     """Whether the queue is known to match the row."""
 
     # Who holds it. This is a copy of the lease, which decides.
@@ -186,7 +191,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
     review_due: int = 0
     restarted: int = 0
     """The last push or review that restarted the delay: its time by the tracker's clock, in ms."""
-    ready_told: bool = False
+    ready_reported: bool = False
     """Whether the end of the delay was reported: `review_status` is READY."""
 
     # What GitHub shows.
@@ -244,7 +249,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
         """The status that is published; None without a review delay."""
         if not self.found:
             return None
-        return ReviewDelay.READY if self.ready_told else ReviewDelay.PENDING
+        return ReviewDelay.READY if self.ready_reported else ReviewDelay.PENDING
 
 
 class Payload(msgspec.Struct, frozen=True):

@@ -8,16 +8,23 @@ are set, so that the next job can remove them after a crash.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 
 import msgspec
-from msgspec.structs import replace
 
-from towpath.apps.issues import tables, transitions
-from towpath.apps.issues.github import FoundIssue, GitHub
+from towpath.apps.issues import tables
+from towpath.apps.issues.github import GitHub
 from towpath.apps.issues.issue_store import IssueStore
 from towpath.apps.issues.measures import PROJECTED
-from towpath.apps.issues.model import ISSUES, REFUSED, Issue, IssueSource, IssueState, Payload
+from towpath.apps.issues.model import ISSUES, REFUSED, Facts, Issue, Payload
+from towpath.apps.issues.transitions import (
+    has_holder_of,
+    mark_gone,
+    mark_touched,
+    note_labels,
+    note_shown,
+)
 from towpath.apps.outcomes import calling
 from towpath.calls.answer import Next
 from towpath.calls.errors import AnswerRefused
@@ -48,7 +55,7 @@ class Projector:
             return
         try:
             with calling("GitHub"):
-                await self._update(issue)
+                await (self._show(issue) if issue.held else self._remove_labels(issue))
         except Discard as refusal:
             await self._release_refused(issue, refusal.reason)
         except Retry as refusal:
@@ -61,25 +68,17 @@ class Projector:
                 return
             raise
 
-    async def _update(self, issue: Issue) -> None:
-        if issue.held:
-            await self._show(issue)
-        else:
-            await self._undo(issue)
-
     # ── a held issue ─────────────────────────────────────────────────────────────────────
 
     async def _show(self, issue: Issue) -> None:
-        policy = self._store.policy
+        store, policy = self._store, self._store.policy
         wanted = policy.shown_labels(issue.agent)
-        noted = await self._store.change(
-            issue.id, lambda current: _note_labels(current, issue, wanted)
-        )
-        now = noted.after
-        if now is None or (now.agent, now.token) != (issue.agent, issue.token):
+        note = partial(note_labels, seen=issue, labels=wanted, now=wall_ms())
+        now = (await store.change(issue.id, note)).after
+        if now is None or not has_holder_of(now, issue):
             return  # the holder has changed, and that change has its own job
-        found = await self._read_issue(issue)
-        there = {label.lower() for label in found.facts.labels}
+        facts = await self._read_issue(issue)
+        there = {label.lower() for label in facts.labels}
         missing = [label for label in wanted if label.lower() not in there]
         strange = [label for label in now.shown if label not in wanted and label.lower() in there]
         for label in strange:
@@ -92,10 +91,11 @@ class Projector:
         if policy.show.comment:
             await self._comment(issue)
         if missing or strange:
-            found = await self._read_issue(issue)
-        await self._store.change(
-            issue.id, lambda current: _after(current, found, issue, shown=wanted, branch=branch)
+            facts = await self._read_issue(issue)
+        shown = partial(
+            note_shown, seen=issue, facts=facts, labels=wanted, branch=branch, now=wall_ms()
         )
+        await store.change(issue.id, shown)
         self._count("shown")
 
     async def _comment(self, issue: Issue) -> None:
@@ -105,25 +105,24 @@ class Projector:
         mark = f"<!-- towpath {delivery} -->"
         await self._github.comment(issue.repository, issue.number, text, mark=mark)
 
-    async def _read_issue(self, issue: Issue) -> FoundIssue:
-        found = await self._github.issue(issue.repository, issue.number)
-        if found is None:
-            await self._store.change(
-                issue.id, lambda current: current and replace(current, state=IssueState.GONE)
-            )
+    async def _read_issue(self, issue: Issue) -> Facts:
+        facts = await self._github.issue(issue.repository, issue.number)
+        if facts is None:
+            await self._store.change(issue.id, mark_gone)
             raise Discard("the issue no longer exists on GitHub")
-        return found
+        return facts
 
     # ── an issue that nobody holds ───────────────────────────────────────────────────────
 
-    async def _undo(self, issue: Issue) -> None:
+    async def _remove_labels(self, issue: Issue) -> None:
         if not issue.shown:
             return
-        await self._store.change(issue.id, lambda current: _mark_touched(current, issue))
+        await self._store.change(issue.id, partial(mark_touched, seen=issue, now=wall_ms()))
         for label in issue.shown:
             await self._github.remove_label(issue.repository, issue.number, label)
-        found = await self._github.issue(issue.repository, issue.number)
-        await self._store.change(issue.id, lambda current: _after(current, found, issue, shown=()))
+        facts = await self._github.issue(issue.repository, issue.number)
+        removed = partial(note_shown, seen=issue, facts=facts, labels=(), now=wall_ms())
+        await self._store.change(issue.id, removed)
         self._count("undone")
 
     async def _release_refused(self, issue: Issue, reason: str) -> None:
@@ -136,45 +135,8 @@ class Projector:
             return  # the row still has the labels: the next comparison has them removed
         lease = lease_by_token(job_ref(ISSUES, issue.task_id), issue.token, worker=issue.agent)
         with suppress(LeaseError, JobError):  # the hold has ended by itself
-            await (await store.engine()).release(lease, delay=store.options.pause)
+            await store.engine.release(lease, delay=store.options.pause)
         await store.check_hold(issue, how="refused", why=f"{REFUSED}{reason}")
 
     def _count(self, state: str) -> None:
         self._store.metrics.own(PROJECTED).labels(state).inc()
-
-
-def _same_hold(now: Issue | None, issue: Issue) -> bool:
-    return now is not None and (now.agent, now.token) == (issue.agent, issue.token)
-
-
-def _note_labels(now: Issue | None, issue: Issue, wanted: tuple[str, ...]) -> Issue | None:
-    """The row with the labels noted before they are set: they never withhold the issue."""
-    if now is None or not _same_hold(now, issue):
-        return now
-    return replace(now, shown=tuple(dict.fromkeys([*now.shown, *wanted])), touched=wall_ms())
-
-
-def _mark_touched(now: Issue | None, issue: Issue) -> Issue | None:
-    """The row marked as touched, so that the next comparison reads this issue again."""
-    return replace(now, touched=wall_ms()) if now and _same_hold(now, issue) else now
-
-
-def _after(
-    now: Issue | None,
-    found: FoundIssue | None,
-    issue: Issue,
-    *,
-    shown: tuple[str, ...],
-    branch: str = "",
-) -> Issue | None:
-    """The row after GitHub was changed: GitHub's facts, and the labels that Towpath set."""
-    if now is None:
-        return None
-    if found is not None:
-        facts, version = found.facts, found.version
-        now = transitions.apply_facts(
-            now, facts, source=IssueSource.GITHUB, version=version, read=True, now=wall_ms()
-        )
-    if not _same_hold(now, issue):
-        return now
-    return replace(now, shown=shown, branch=branch or now.branch)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from towpath.apps.issues import tables
 from towpath.apps.issues.issue_store import IssueStore
-from towpath.apps.issues.model import Issue, IssueState, issue_id
+from towpath.apps.issues.model import issue_id
 from towpath.apps.issues.tables import changes
+from towpath.apps.issues.transitions import mark_gone, unchanged
 from towpath.telemetry.events import REPOSITORY_MOVED, REPOSITORY_TROUBLE
 
 _BATCH = 200
@@ -28,7 +27,7 @@ class Repositories:
         store, ids = self._store, list[str]()
         while some := await store.ledger.read(tables.issues_of_repository(repository, _BATCH)):
             for issue in some:
-                await store.change(issue.id, _mark_gone)
+                await store.change(issue.id, mark_gone)
                 ids.append(issue.id)
         await store.ledger.decide(changes.set_repository(repository, trouble=_GONE))
         fields = {"repository": repository, "error": "RepositoryGone"}
@@ -46,13 +45,9 @@ class Repositories:
             for issue in some:
                 other = await store.ledger.decide(changes.move_issue(issue.id, new))
                 await store.withdraw(other)
-                revised = await store.change(issue_id(new, issue.number), lambda current: current)
-                ids += [revised.after.id] if revised.after else []
+                moved = (await store.change(issue_id(new, issue.number), unchanged)).after
+                ids += [moved.id] if moved is not None else []
         await store.ledger.decide(changes.rename_repository(old, new))
         if ids:
             store.log.emit(REPOSITORY_MOVED, repository=old, name=new)
         return ids
-
-
-def _mark_gone(issue: Issue | None) -> Issue | None:
-    return issue and replace(issue, state=IssueState.GONE)

@@ -10,7 +10,7 @@ import msgspec
 
 from towpath.apps.application import Host
 from towpath.apps.issues import tables, transitions
-from towpath.apps.issues.assignment import Assignment, TaskRequest
+from towpath.apps.issues.assignment import Assignment
 from towpath.apps.issues.errors import IssueNotFound, NotHeld, TaskNotFound, TaskStale
 from towpath.apps.issues.hooks import WebhookIntake
 from towpath.apps.issues.issue_store import IssueStore
@@ -19,7 +19,6 @@ from towpath.apps.issues.model import (
     ISSUES,
     Facts,
     Issue,
-    IssueSource,
     IssueState,
     Task,
     TaskResult,
@@ -34,7 +33,7 @@ from towpath.clock import Duration, instant, instant_ms, seconds, wall_ms
 from towpath.engine.check import integer
 from towpath.engine.explain import Why
 from towpath.engine.leases import lease_by_token
-from towpath.engine.model import Call, JobInfo, Lease, job_ref
+from towpath.engine.model import JobInfo, Lease, job_ref
 from towpath.engine.states import State
 from towpath.errors import (
     InvalidName,
@@ -100,24 +99,14 @@ class Issues:
     # ── adding ───────────────────────────────────────────────────────────────────────────
 
     async def put(self, facts: Facts) -> Issue:
-        """Add or update an issue of a tracker that Towpath does not know. An issue of GitHub's is
-        overwritten when GitHub next reports it. Raises LedgerError.
+        """Store what a tracker says of an issue, unless the row has newer facts of the same
+        tracker. An issue of GitHub's is overwritten when GitHub next reports it. Raises
+        LedgerError.
         """
-        return await self.tell(facts, source=IssueSource.API, version=0, read=False)
-
-    async def tell(self, facts: Facts, *, source: IssueSource, version: int, read: bool) -> Issue:
-        """Store what a tracker says of an issue, unless the row has newer facts."""
-        now = wall_ms()
-
-        def change(before: Issue | None) -> Issue:
-            return transitions.apply_facts(
-                before, facts, source=source, version=version, read=read, now=now
-            )
-
-        revised = await self.store.change(facts.id, change)
-        if revised.after is None:
+        changed = await self.store.change(facts.id, facts)
+        if changed.after is None:
             raise IssueNotFound(facts.id)
-        return revised.after
+        return changed.after
 
     # ── an agent's task ──────────────────────────────────────────────────────────────────
 
@@ -125,28 +114,12 @@ class Issues:
         """Whose tasks *key* may use."""
         return access_of(key, shared=self.store.options.shared)
 
-    async def request(
-        self,
-        wish: TaskRequest,
-        *,
-        wait: Duration | None = None,
-        call: Call | None = None,
-        access: Access = ALL,
-    ) -> Task | None:
-        """The best task that the agent may have; None if there is none within *wait*.
-
-        The agent holds it for the time of the lease. If this call is cancelled, it gives the task
-        back. Raises ServerError, LedgerError.
-        """
-        owner = access.owner or None
-        return await self.assignment.request(wish, wait=wait, call=call, owner=owner)
-
     async def heartbeat(
         self, task_id: str, token: int, *, agent: str | None = None, access: Access = ALL
     ) -> Held:
         """Renew the lease of the task. Raises TaskStale, TaskNotFound."""
         lease, _, issue = await self._find_lease(task_id, token, agent, access)
-        engine = await self.store.engine()
+        engine = self.store.engine
         try:
             renewed = await engine.renew(lease, self.store.options.lease)
         except (LeaseLost, *_ENDED_ERRORS) as error:
@@ -177,7 +150,7 @@ class Issues:
         """
         lease, job, issue = await self._find_lease(task_id, token, agent, access)
         outcome = TaskResult(agent_of(job.worker or agent or ""), result[:RESULT_MOST], pr_number)
-        engine = await self.store.engine()
+        engine = self.store.engine
         try:
             await engine.complete(lease, msgspec.json.encode(outcome))
         except (LeaseLost, *_ENDED_ERRORS) as error:
@@ -199,7 +172,7 @@ class Issues:
         Raises TaskStale, TaskNotFound.
         """
         lease, _, issue = await self._find_lease(task_id, token, agent, access)
-        engine = await self.store.engine()
+        engine = self.store.engine
         try:
             state = await engine.fail(lease, reason[:_REASON_MOST])
         except (LeaseLost, *_ENDED_ERRORS) as error:
@@ -221,7 +194,7 @@ class Issues:
         Raises TaskStale, TaskNotFound.
         """
         lease, _, issue = await self._find_lease(task_id, token, agent, access)
-        engine = await self.store.engine()
+        engine = self.store.engine
         rest = instant_ms("not_before", not_before) - wall_ms() if not_before else 0
         try:
             state = await engine.release(lease, delay=seconds(max(rest, 0) / 1000))
@@ -278,12 +251,10 @@ class Issues:
             return IssueExplanation("held", f"{text}; {issue.why}" if issue.why else text)
         if issue.withheld:
             return IssueExplanation(issue.withheld, issue.why)
-        if (full := await self.assignment.full(issue)) is not None:
-            return full_explanation(*full)
+        if (limit := await self.assignment.reached_limit(issue)) is not None:
+            return _limit_explanation(*limit)
         try:
-            found = await (await self.store.engine()).inspect.explain(
-                job_ref(ISSUES, issue.task_id)
-            )
+            found = await self.store.engine.inspect.explain(job_ref(ISSUES, issue.task_id))
         except JobNotFound:
             return IssueExplanation("unknown", "it is not in the queue yet; it will be added soon")
         if found.why in (Why.NEXT, Why.NO_WORKER, Why.ALL_BUSY):
@@ -307,7 +278,7 @@ class Issues:
             return offered
         lease = lease_by_token(job_ref(ISSUES, issue.task_id), issue.token, worker=issue.agent)
         with suppress(LeaseLost, JobError):  # the hold has ended by itself
-            await (await self.store.engine()).release(lease)
+            await self.store.engine.release(lease)
         await self.store.check_hold(issue, how="released", why=reason)
         return await self.get(repository, number)
 
@@ -321,7 +292,7 @@ class Issues:
 
         Raises TaskNotFound, TaskStale, and LedgerError if the task's owner can't be read.
         """
-        engine = await self.store.engine()
+        engine = self.store.engine
         try:
             job = await engine.inspect.job(job_ref(ISSUES, task_id))
         except (JobNotFound, InvalidName) as error:
@@ -341,15 +312,12 @@ class Issues:
         return held, job, issue
 
     async def _offer_again(self, issue: Issue) -> Issue:
-        revised = await self.store.change(
-            issue.id, lambda current: current and transitions.offer_again(current)
-        )
-        return revised.after or issue
+        return (await self.store.change(issue.id, transitions.offer_again)).after or issue
 
     async def _stale_error(self, task_id: str) -> TaskStale | TaskNotFound:
         self.store.metrics.own(STALE).inc()
         try:
-            job = await (await self.store.engine()).inspect.job(job_ref(ISSUES, task_id))
+            job = await self.store.engine.inspect.job(job_ref(ISSUES, task_id))
         except JobNotFound:
             return TaskNotFound(task_id)
         held = job.state is State.LEASED
@@ -388,7 +356,7 @@ def _may_use(access: Access, issue: Issue | None, token: int) -> bool:
     return issue.token == token and (not issue.owner or access.owns(issue.owner))
 
 
-def full_explanation(what: str, most: int) -> IssueExplanation:
+def _limit_explanation(what: str, most: int) -> IssueExplanation:
     return IssueExplanation("limit", f"{what} has as many tasks in progress as it may have: {most}")
 
 
@@ -406,8 +374,8 @@ async def serving(host: Host) -> AsyncGenerator[Issues]:
     """The application in a server. Raises PolicyInvalid."""
     yield Issues(
         IssueStore(
-            engine=lambda: host.engine,
-            ledger=lambda: host.ledger,
+            engine=host.engine,
+            ledger=host.ledger,
             options=host.options,
             policy=policy_at(host.options.policy),
             metrics=host.metrics,

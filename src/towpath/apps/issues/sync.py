@@ -5,19 +5,20 @@ It applies changes whose webhook was lost, and has labels corrected that do not 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 import msgspec
 
-from towpath.apps.issues import tables, transitions
-from towpath.apps.issues.github import FoundIssue, GitHub, IssuesPage
+from towpath.apps.issues import tables
+from towpath.apps.issues.github import GitHub, IssuesPage
 from towpath.apps.issues.hooks import linked_issues
-from towpath.apps.issues.issue_store import Change, IssueStore
+from towpath.apps.issues.issue_store import IssueStore
 from towpath.apps.issues.measures import REPAIRED, SYNCED
-from towpath.apps.issues.model import SYNCS, Issue, IssueSource, IssueState, TaskType, issue_id
+from towpath.apps.issues.model import SYNCS, Issue, IssueSource, issue_id
 from towpath.apps.issues.repositories import Repositories
 from towpath.apps.issues.tables import changes
+from towpath.apps.issues.transitions import apply_facts, mark_gone, set_pull
 from towpath.apps.outcomes import calling
 from towpath.clock import Duration, duration_ms, instant_ms, seconds, steady, wall_ms
 from towpath.engine.engine import Engine
@@ -52,8 +53,8 @@ class Synced(msgspec.Struct, frozen=True, kw_only=True):
 class Reconciler:
     """Compares repositories with GitHub."""
 
-    def __init__(self, store: IssueStore, github: GitHub, engine: Callable[[], Engine]) -> None:
-        self._store, self._github, self._engine = store, github, engine
+    def __init__(self, store: IssueStore, github: GitHub) -> None:
+        self._store, self._github = store, github
         self._repositories = Repositories(store)
 
     async def run(self, wish: SyncRequest, ctx: Context) -> Synced | None:
@@ -62,7 +63,7 @@ class Reconciler:
             await self._store.offer_all()
             period = sync_period(self._store.options.sync, ctx.submitted_at)
             for name in await self.repositories():
-                await submit_sync(self._engine(), name, period=period)
+                await submit_sync(self._store.engine, name, period=period)
             return None
         if not self._store.options.takes(wish.repository):
             raise Discard(f"issues of {wish.repository} are not handed out (issues.repositories)")
@@ -144,22 +145,18 @@ class Reconciler:
     async def _store_page(self, page: IssuesPage) -> int:
         """Store the issues of a page; returns how many rows have changed."""
         store = self._store
-        ids = [issue.facts.id for issue in page.issues]
+        ids = [issue.id for issue in page.issues]
         known = await store.ledger.read(tables.issues_by_id(ids)) if ids else {}
         now = wall_ms()
-
-        def change_to(found: FoundIssue) -> Change:
-            return lambda current: _apply_facts(current, found, now)
-
         differ = {
-            issue.facts.id: change_to(issue)
-            for issue in page.issues
-            if change_to(issue)(known.get(issue.facts.id)) != known.get(issue.facts.id)
+            facts.id: facts
+            for facts in page.issues
+            if apply_facts(known.get(facts.id), facts, now=now) != known.get(facts.id)
         }
         changed = [
-            revised.after
-            for revised in await store.change_all(differ)
-            if revised.changed and revised.after
+            change.after
+            for change in await store.change_all(differ)
+            if change.changed and change.after
         ]
         for issue in changed:
             if issue.id in known and not _only_read(known[issue.id], issue):
@@ -175,18 +172,10 @@ class Reconciler:
         known = await self._store.ledger.read(tables.open_numbers(repository, IssueSource.GITHUB))
         changed = 0
         for number in sorted(known ^ there):
-            found = await self._github.issue(repository, number)
-            now = wall_ms()
-
-            def change(
-                before: Issue | None, found: FoundIssue | None = found, now: int = now
-            ) -> Issue | None:
-                if before is None or found is None:
-                    return before and msgspec.structs.replace(before, state=IssueState.GONE)
-                return _apply_facts(before, found, now)
-
+            facts = await self._github.issue(repository, number)
+            update = partial(apply_facts, facts=facts, now=wall_ms()) if facts else mark_gone
             id = issue_id(repository, number)
-            if (await self._store.change(id, change)).changed:
+            if (await self._store.change(id, update)).changed:
                 self._report_repair(id, "issue")
                 changed += 1
         return changed
@@ -201,9 +190,7 @@ class Reconciler:
             for id in linked_issues(pull, self._store):
                 linked[id] = max(pull.number, linked.get(id) or 0)
         for id, number in linked.items():
-            await self._store.change(
-                id, lambda current, number=number: current and _link_pull(current, number)
-            )
+            await self._store.change(id, partial(set_pull, number=number))
 
     async def _correct_labels(self, repository: str) -> int:
         """Submit a projection of each issue whose labels do not show its holder; returns how many
@@ -215,7 +202,7 @@ class Reconciler:
             has = {label.lower() for label in issue.labels}
             right = wanted == set(issue.shown) and all(label.lower() in has for label in wanted)
             if not right and issue.source is IssueSource.GITHUB:
-                await store.show(issue.id)
+                await store.submit_projection(issue.id)
                 self._report_repair(issue.id, "label")
                 count += 1
         return count
@@ -242,18 +229,6 @@ class Reconciler:
             changed=synced.changed,
             took=seconds(took),
         )
-
-
-def _apply_facts(before: Issue | None, found: FoundIssue, now: int) -> Issue:
-    return transitions.apply_facts(
-        before, found.facts, source=IssueSource.GITHUB, version=found.version, read=True, now=now
-    )
-
-
-def _link_pull(issue: Issue, number: int | None) -> Issue:
-    if number is None and TaskType.DEVELOPMENT in issue.done:
-        return issue
-    return msgspec.structs.replace(issue, pr_number=number)
 
 
 def _only_read(before: Issue, after: Issue) -> bool:

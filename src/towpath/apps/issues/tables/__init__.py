@@ -16,7 +16,6 @@ from sqlalchemy.engine import Connection
 from towpath.apps.issues.model import Issue, IssueSource, IssueState, TaskType
 from towpath.apps.issues.tables.schema import (
     TABLES,
-    is_known,
     issue_of,
     issues,
     pages,
@@ -24,7 +23,7 @@ from towpath.apps.issues.tables.schema import (
     selectors,
 )
 
-__all__ = ["TABLES", "Connection", "is_known"]
+__all__ = ["TABLES"]
 
 _numbers = msgspec.json.Decoder(frozenset[int])
 _CALL_MS = 60_000
@@ -143,7 +142,7 @@ def numbers_to_read_again(repository: str) -> Callable[[Connection], frozenset[i
 
 def issues_not_in_queue(before: int, size: int) -> Callable[[Connection], list[Issue]]:
     """Issues that the queue may not match, and whose rows were last changed *before* that, ms."""
-    old = _i.settled.is_(False), _i.updated < before
+    old = _i.queue_matches.is_(False), _i.updated < before
     return _issues_of(select(issues).where(*old).limit(size))
 
 
@@ -173,13 +172,13 @@ def ids_naming_blockers(connection: Connection) -> list[str]:
 
 def issues_with_delay_over(now: int, size: int) -> Callable[[Connection], list[Issue]]:
     """Issues whose review delay is over, which was not reported yet."""
-    over = _i.ready_told.is_(False), _i.found > 0, _i.review_due <= now
+    over = _i.ready_reported.is_(False), _i.found > 0, _i.review_due <= now
     return _issues_of(select(issues).where(*over).limit(size))
 
 
 def offered_issues(after: str, size: int) -> Callable[[Connection], list[Issue]]:
     """Issues that nobody holds and whose task is in the queue, by id."""
-    free = _i.withheld == "", _i.agent == "", _i.task_id > "", _i.settled.is_(True)
+    free = _i.withheld == "", _i.agent == "", _i.task_id > "", _i.queue_matches.is_(True)
     return _issues_of(select(issues).where(_i.id > after, *free).order_by(_i.id).limit(size))
 
 

@@ -2,85 +2,218 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Column, Delete, Table, Update, bindparam, delete, insert, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from towpath.apps.issues.model import Issue, IssueSource
-from towpath.apps.issues.tables import KnownPage
+from towpath.apps.issues.model import (
+    PROJECTIONS,
+    Facts,
+    Issue,
+    IssueSource,
+    IssueState,
+    Payload,
+)
+from towpath.apps.issues.policy import IssuePolicy
+from towpath.apps.issues.tables import KnownPage, count_held, highest_priority, open_ids
 from towpath.apps.issues.tables.schema import (
     issue_of,
     issues,
+    needs_no_update,
     pages,
     repositories,
     row_of,
     selectors,
 )
+from towpath.apps.issues.transitions import Transition, apply_facts, judge
 from towpath.clock import wall_ms
 from towpath.ledger.database.writing import Decide, Overtaken, Write
+from towpath.ledger.records.jobs import Jobs
 from towpath.ledger.records.record import Recorded
 
 _i, _r, _s = issues.c, repositories.c, selectors.c
 
-Pair = tuple[Issue | None, Issue | None]
-"""A row before and after a change."""
-Beside = Callable[[Connection, Issue | None, Issue], Write[Recorded] | None]
-"""Returns the job to write in the transaction of a change; None = none."""
+
+class IssueChange(NamedTuple):
+    """A row before and after a change; equal = nothing was changed."""
+
+    before: Issue | None
+    after: Issue | None
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.after
+
+
+class QueueWork(NamedTuple):
+    """What changed rows leave to do in the queue, in the published keys, and in other rows."""
+
+    submit: list[Issue]
+    """New issues whose tasks the queue does not have yet; their rows say so."""
+    update: list[Issue]
+    """Issues whose tasks in the queue differ from their rows."""
+    delays: list[Issue]
+    """Issues whose review delay is to be published."""
+    judge_blocked: bool
+    """Whether an issue was opened or closed, so that others may be blocked or free now."""
+
+
+class ChangedIssues(NamedTuple):
+    """What a transaction has changed, in the order asked for, and what is left to do."""
+
+    changes: list[IssueChange]
+    work: QueueWork
+    limited: bool = False
+    """Whether a limit of the policy was reached; then nothing was changed."""
+
+
+Answer = tuple[ChangedIssues, list[Recorded]]
+"""What was changed, and the records of projections, for `ledger.jobs.decide`."""
 
 
 def change_issues(
-    ids: Sequence[str],
-    change: Callable[[Connection, Mapping[str, Issue]], Mapping[str, Issue | None]],
-    beside: Beside,
-    unless: Callable[[Connection, Issue], bool] | None = None,
-) -> Decide[tuple[list[Pair], list[Recorded]]]:
-    """Change the rows *ids* as *change* says; returns each before and after, equal if unchanged,
-    and the jobs to queue.
+    wanted: Mapping[str, Facts | Transition], *, policy: IssuePolicy, projections: Jobs | None
+) -> Decide[Answer]:
+    """Apply facts or a transition to the row of each id, then judge it by *policy*.
 
-    *unless* is asked last, in the write. If it is true for one row, none is changed. A new row is
-    stored with the note of what the queue is about to get.
+    Facts make a missing row; a transition without a row changes nothing. A new row is stored with
+    the note of what the queue is about to get. A new holder is stored with the record of the job
+    that shows it on GitHub, if the caller passes the records as *projections*.
+    """
+    return lambda connection: _decide(connection, wanted, policy, projections)
+
+
+def hold_issue(
+    task_id: str, transition: Transition, *, policy: IssuePolicy, projections: Jobs | None
+) -> Decide[Answer]:
+    """Apply *transition*, which notes a holder, to the row that has the task, unless a limit of
+    *policy* is reached. Changes nothing if no row has the task.
     """
 
-    def decide(connection: Connection) -> Write[tuple[list[Pair], list[Recorded]]]:
-        rows = _lock_rows(connection, ids)
-        changed_to = change(connection, rows)
-        pairs = [_pair(rows.get(id), changed_to[id]) for id in ids]
-        differ = [(before, after) for before, after in pairs if after and after != before]
-        more = [beside(connection, before, after) for before, after in differ]
-        missing = _missing_rows(connection, [after for _, after in differ])
-
-        def write(connection: Connection) -> tuple[list[Pair], list[Recorded]]:
-            if unless is not None and any(unless(connection, after) for _, after in differ):
-                return [(before, before) for before, _ in pairs], []
-            _write_rows(connection, differ)
-            for table, values in missing:
-                _insert_row(connection, table, values)
-            return pairs, [step(connection) for step in more if step is not None]
-
-        return write
+    def decide(connection: Connection) -> Write[Answer]:
+        ids = connection.scalars(select(_i.id).where(_i.task_id == task_id).limit(1))
+        wanted = dict.fromkeys(ids, transition)
+        return _decide(connection, wanted, policy, projections, limited=True)
 
     return decide
 
 
+def _decide(
+    connection: Connection,
+    wanted: Mapping[str, Facts | Transition],
+    policy: IssuePolicy,
+    projections: Jobs | None,
+    *,
+    limited: bool = False,
+) -> Write[Answer]:
+    rows, now = _lock_rows(connection, list(wanted)), wall_ms()
+    issues_after = {id: _apply(change, rows.get(id), now) for id, change in wanted.items()}
+    changes = [
+        _compare(rows.get(id), issue and _judge(connection, issue, policy, issues_after, now))
+        for id, issue in issues_after.items()
+    ]
+    differ = [(before, after) for before, after in changes if after and after != before]
+    projecting = [
+        projections.submitting(
+            connection, PROJECTIONS, msgspec.json.encode(Payload(after.id)),
+            lane=after.id, subject=after.id,
+        )
+        for before, after in differ
+        if projections is not None and _has_new_holder(before, after)
+    ]  # fmt: skip
+    missing = _missing_rows(connection, [after for _, after in differ])
+
+    def write(connection: Connection) -> Answer:
+        if limited and any(_is_limited(connection, after, policy) for _, after in differ):
+            unchanged = [IssueChange(before, before) for before, _ in changes]
+            return ChangedIssues(unchanged, _queue_work([]), limited=True), []
+        _write_rows(connection, differ)
+        for table, values in missing:
+            _insert_row(connection, table, values)
+        created = [create(connection) for create in projecting]
+        return ChangedIssues(changes, _queue_work(differ)), created
+
+    return write
+
+
+def _apply(change: Facts | Transition, issue: Issue | None, now: int) -> Issue | None:
+    if isinstance(change, Facts):
+        return apply_facts(issue, change, now=now)
+    return change(issue) if issue is not None else None
+
+
+def _judge(
+    connection: Connection,
+    issue: Issue,
+    policy: IssuePolicy,
+    changing: Mapping[str, Issue | None],
+    now: int,
+) -> Issue:
+    """The row as the policy decides; *changing* are all rows of the same change, by id."""
+    named = policy.blockers(issue)
+    known = open_ids(connection, [id for id in named if id not in changing])
+    blockers = [id for id in named if id in known or _is_open(changing.get(id))]
+    return judge(issue, policy, now=now, open_blockers=blockers)
+
+
+def _compare(before: Issue | None, after: Issue | None) -> IssueChange:
+    """The change, with the revision and the notes that a changed row gets."""
+    if after is None or after == before:
+        return IssueChange(before, before)
+    after = replace(after, revision=after.revision + 1, updated=wall_ms())
+    if before is None and after.wanted:
+        after = replace(after, applied=after.wanted, queue_matches=False)
+    return IssueChange(before, after)
+
+
+def _has_new_holder(before: Issue | None, after: Issue) -> bool:
+    """Whether GitHub has to show another holder of its issue, or none any more."""
+    if before is None or after.source is not IssueSource.GITHUB:
+        return False
+    return (before.agent, before.token) != (after.agent, after.token)
+
+
+def _is_limited(connection: Connection, issue: Issue, policy: IssuePolicy) -> bool:
+    """Whether a limit keeps *issue* from being held. Called in a write, as it may lock rows."""
+    if policy.only_highest and issue.priority < (highest_priority(connection) or 0):
+        return True
+    most, place = policy.limits.repository, issue.repository.lower()
+    return bool(most) and count_held(connection, place, lock=True) >= most
+
+
+def _queue_work(changed: Sequence[tuple[Issue | None, Issue]]) -> QueueWork:
+    new = [after for before, after in changed if before is None]
+    old = [(before, after) for before, after in changed if before is not None]
+    return QueueWork(
+        submit=[issue for issue in new if issue.wanted],
+        update=[issue for _, issue in old if not (issue.queue_matches and needs_no_update(issue))],
+        delays=[issue for issue in new if issue.found or issue.pr_number is not None]
+        + [issue for before, issue in old if _review_facts(before) != _review_facts(issue)],
+        judge_blocked=any(_is_open(before) != _is_open(after) for before, after in changed),
+    )
+
+
+def _review_facts(issue: Issue) -> tuple[int, int | None]:
+    return issue.found, issue.pr_number
+
+
+def _is_open(issue: Issue | None) -> bool:
+    return issue is not None and issue.state is IssueState.OPEN
+
+
 def _lock_rows(connection: Connection, ids: Sequence[str]) -> dict[str, Issue]:
     """The known rows, by id. PostgreSQL locks them; on SQLite, a write compares revisions."""
+    if not ids:
+        return {}
     named = _i.id == ids[0] if len(ids) == 1 else _i.id.in_(ids)
     query = select(issues).where(named).order_by(_i.id).with_for_update()
     found = (issue_of(row) for row in connection.execute(query).mappings())
     return {issue.id: issue for issue in found}
-
-
-def _pair(before: Issue | None, after: Issue | None) -> Pair:
-    if after is None or after == before:
-        return before, before
-    after = msgspec.structs.replace(after, revision=after.revision + 1, updated=wall_ms())
-    if before is None and after.wanted:
-        after = msgspec.structs.replace(after, applied=after.wanted, settled=False)
-    return before, after
 
 
 def _write_rows(connection: Connection, some: Sequence[tuple[Issue | None, Issue]]) -> None:
@@ -146,7 +279,11 @@ def note_intent(some: Sequence[Issue]) -> Write[list[bool]]:
         noted: list[bool] = []
         for issue in some:
             same = _i.id == issue.id, _i.revision == issue.revision
-            values = {"applied": issue.wanted, "settled": False, "revision": issue.revision + 1}
+            values = {
+                "applied": issue.wanted,
+                "queue_matches": False,
+                "revision": issue.revision + 1,
+            }
             done = connection.execute(update(issues).where(*same).values(values)).rowcount
             noted.append(bool(done))
         return noted
@@ -157,13 +294,13 @@ def note_intent(some: Sequence[Issue]) -> Write[list[bool]]:
 _NOTE_IN_QUEUE = (
     update(issues)
     .where(_i.id == bindparam("which"), _i.revision == bindparam("seen"))
-    .values(applied=bindparam("told"), settled=True, revision=_i.revision + 1)
+    .values(applied=bindparam("sent"), queue_matches=True, revision=_i.revision + 1)
 )
 
 
 def note_in_queue(some: Sequence[Issue]) -> Write[None]:
     """Note that the queue matches each issue, unless its row has changed since."""
-    rows = [{"which": issue.id, "seen": issue.revision, "told": issue.wanted} for issue in some]
+    rows = [{"which": issue.id, "seen": issue.revision, "sent": issue.wanted} for issue in some]
     return lambda connection: connection.execute(_NOTE_IN_QUEUE, rows) and None
 
 

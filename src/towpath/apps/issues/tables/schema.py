@@ -42,7 +42,13 @@ issues = Table(
     Column("done", Text, nullable=False, doc="Types of its completed tasks, as a JSON list."),
     Column("not_before", BigInteger, nullable=False, doc="Not handed out before this time."),
     Column("applied", Text, nullable=False, doc="What the queue was last told about it."),
-    Column("settled", Boolean, nullable=False, doc="Whether the queue knows all of the row."),
+    Column(
+        "settled",
+        Boolean,
+        key="queue_matches",
+        nullable=False,
+        doc="Whether the queue knows all of the row.",
+    ),
     Column("agent", String(64), nullable=False, doc="The agent that holds it; empty = none."),
     Column("owner", String(100), doc="Owner of the key that requested its task; null = none."),
     Column("token", BigInteger, nullable=False, doc="Token of the agent's lease."),
@@ -53,7 +59,13 @@ issues = Table(
     Column("found_until", BigInteger, nullable=False, doc="When `found` is cleared; 0 = never."),
     Column("review_due", BigInteger, nullable=False, doc="When its review may be handed out."),
     Column("restarted", BigInteger, nullable=False, doc="Push or review that restarted the delay."),
-    Column("ready_told", Boolean, nullable=False, doc="Whether the end of the delay was reported."),
+    Column(
+        "ready_told",
+        Boolean,
+        key="ready_reported",
+        nullable=False,
+        doc="Whether the end of the delay was reported.",
+    ),
     Column("shown", Text, nullable=False, doc="Labels that Towpath set on GitHub, as a JSON list."),
     Column("branch", String(255), nullable=False, doc="The branch created for it."),
     Column("touched", BigInteger, doc="When Towpath last changed its labels on GitHub."),
@@ -64,11 +76,11 @@ issues = Table(
 )
 Index(None, issues.c.place, issues.c.number)
 Index(None, issues.c.agent, issues.c.expires)
-Index(None, issues.c.settled)
+Index(None, issues.c.queue_matches)
 Index(None, issues.c.task_id)
 Index(None, issues.c.withheld, issues.c.priority)
 Index(None, issues.c.policy)
-Index(None, issues.c.ready_told, issues.c.found)
+Index(None, issues.c.ready_reported, issues.c.found)
 
 repositories = Table(
     "towpath_issues_repositories",
@@ -118,10 +130,10 @@ def row_of(issue: Issue) -> dict[str, Any]:
     values: dict[str, Any] = {name: getattr(issue, name) for name in _FIELDS}
     values |= {name: msgspec.json.encode(getattr(issue, name)).decode() for name in _LISTS}
     values |= {name: str(getattr(issue, name)) for name in _ENUMS}
-    known = issue.settled and is_known(issue)
-    return values | {"place": issue.repository.lower(), "settled": known}
+    matches = issue.queue_matches and needs_no_update(issue)
+    return values | {"place": issue.repository.lower(), "queue_matches": matches}
 
 
-def is_known(issue: Issue) -> bool:
+def needs_no_update(issue: Issue) -> bool:
     """Whether nothing is to be sent to the queue now; a held issue's changes wait for its end."""
     return issue.wanted == issue.applied or (issue.held and bool(issue.wanted))
