@@ -104,6 +104,6 @@ def _place(after: str | None) -> int | None:
     return int(after)
 
 
-def register(app: typer.Typer) -> None:
+def register(towpath: typer.Typer) -> None:
     examples = "towpath audit\ntowpath audit --key h7m2kxq9ab --since 2026-01-31T08:00:00Z --json"
-    verb(app, "audit", examples=examples)(audit)
+    verb(towpath, "audit", examples=examples)(audit)

@@ -141,5 +141,5 @@ class _Timer:
         return Measure(step, jobs, len(calls), total, rate, half * 1000, at_99 * 1000)
 
 
-def register(app: typer.Typer) -> None:
-    verb(app, "bench", examples=EXAMPLES)(bench)
+def register(towpath: typer.Typer) -> None:
+    verb(towpath, "bench", examples=EXAMPLES)(bench)

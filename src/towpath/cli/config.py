@@ -113,5 +113,5 @@ def shown(value: object, *, hidden: bool = False) -> str:
             return str(value)
 
 
-def register(app: typer.Typer) -> None:
-    verb(app, "config", examples="towpath config --json")(config)
+def register(towpath: typer.Typer) -> None:
+    verb(towpath, "config", examples="towpath config --json")(config)

@@ -278,3 +278,7 @@ async def _dead(
         cursor = page.after
         if cursor is None:
             return
+
+
+def register(towpath: typer.Typer) -> None:
+    towpath.add_typer(app, name="dead")

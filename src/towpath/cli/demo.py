@@ -94,5 +94,5 @@ def _show_rows(session: Session, rows: list[Row]) -> None:
     session.out.note(f"{words}; a worker and the store were killed meanwhile")
 
 
-def register(app: typer.Typer) -> None:
-    verb(app, "demo", examples=EXAMPLES)(demo)
+def register(towpath: typer.Typer) -> None:
+    verb(towpath, "demo", examples=EXAMPLES)(demo)

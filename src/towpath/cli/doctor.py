@@ -157,5 +157,5 @@ async def _probe(application: Application, **given: Any) -> Finding | None:
     return None
 
 
-def register(app: typer.Typer) -> None:
-    verb(app, "doctor", examples=EXAMPLES)(doctor)
+def register(towpath: typer.Typer) -> None:
+    verb(towpath, "doctor", examples=EXAMPLES)(doctor)

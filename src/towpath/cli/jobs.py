@@ -281,5 +281,6 @@ _IN_LINE = ("behind_lane", "behind_others", "all_busy", "next")
 """Reasons of jobs that run when it is their turn: only for these, a position is useful."""
 
 
-def register(app: typer.Typer) -> None:
-    verb(app, "explain", examples=EXAMPLES)(explain)
+def register(towpath: typer.Typer) -> None:
+    towpath.add_typer(app, name="jobs")
+    verb(towpath, "explain", examples=EXAMPLES)(explain)

@@ -224,5 +224,6 @@ def _signing(settings: Settings) -> list[str]:
     return [kept.read_text().strip()]
 
 
-def register(app: typer.Typer) -> None:
-    verb(app, "secret", examples="towpath secret callback")(secret)
+def register(towpath: typer.Typer) -> None:
+    towpath.add_typer(app, name="keys")
+    verb(towpath, "secret", examples="towpath secret callback")(secret)

@@ -83,5 +83,6 @@ async def migrate(session: Session, *, database: DatabaseOption = None) -> None:
             session.out.answer(fields, f"{ledger.shown}  {line} {now}")
 
 
-def register(app: typer.Typer) -> None:
-    verb(app, "migrate", examples=EXAMPLES)(migrate)
+def register(towpath: typer.Typer) -> None:
+    towpath.add_typer(app, name="ledger")
+    verb(towpath, "migrate", examples=EXAMPLES)(migrate)

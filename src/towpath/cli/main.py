@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from traceback import extract_tb
 from types import TracebackType
@@ -17,31 +18,19 @@ import typer
 from typer.core import TyperGroup
 
 from towpath.apps import BUILT_IN, ApplicationLine, Verb
-from towpath.cli import (
-    audit,
-    bench,
-    config,
-    dead,
-    demo,
-    doctor,
-    jobs,
-    keys,
-    ledger,
-    mcp,
-    outbox,
-    pause,
-    queues,
-    schedules,
-    serve,
-    submit,
-    top,
-    worker,
-    workers,
-)
+from towpath.cli import config
 from towpath.console import exits
 from towpath.console.output import Output
 from towpath.console.verb import Session, noun, verb
 from towpath.errors import TowpathError
+
+COMMANDS = (
+    "serve", "demo", "worker", "submit", "queues", "jobs", "dead", "pause", "schedules", "top",
+    "workers", "doctor", "config", "bench", "outbox", "keys", "audit", "ledger", "mcp",
+)  # fmt: skip
+"""The modules of this package that have commands, in the order of the help. Each has a function
+`register`, which adds its verbs and its noun.
+"""
 
 
 class Nouns(TyperGroup):
@@ -198,29 +187,8 @@ def towpath(
     raise typer.Exit(exits.USAGE)
 
 
-serve.register(app)
-demo.register(app)
-worker.register(app)
-submit.register(app)
-app.add_typer(queues.app, name="queues")
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(dead.app, name="dead")
-jobs.register(app)
-pause.register(app)
-app.add_typer(pause.app, name="lanes")
-app.add_typer(schedules.app, name="schedules")
-top.register(app)
-workers.register(app)
-doctor.register(app)
-config.register(app)
-bench.register(app)
-app.add_typer(outbox.app, name="outbox")
-app.add_typer(keys.app, name="keys")
-keys.register(app)
-audit.register(app)
-app.add_typer(ledger.app, name="ledger")
-ledger.register(app)
-mcp.register(app)
+for module in COMMANDS:
+    import_module(f"towpath.cli.{module}").register(app)
 
 
 @verb(app, "version", examples="towpath version --json")

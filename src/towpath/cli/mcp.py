@@ -93,5 +93,5 @@ async def mcp(
             await asyncio.wait(taking_back)
 
 
-def register(app: typer.Typer) -> None:
-    verb(app, "mcp", examples=EXAMPLES)(mcp)
+def register(towpath: typer.Typer) -> None:
+    verb(towpath, "mcp", examples=EXAMPLES)(mcp)

@@ -206,3 +206,7 @@ def described(refusal: RefusedEvent) -> dict[str, Any]:
         "refused_at": refusal.refused_at,
         "reason": refusal.reason,
     }
+
+
+def register(towpath: typer.Typer) -> None:
+    towpath.add_typer(app, name="outbox")

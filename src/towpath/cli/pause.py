@@ -33,11 +33,6 @@ async def _switch(session: Session, queues: list[str], *, paused: bool) -> None:
             session.out.answer({"queue": name, "paused": paused}, f"{name}  {done}")
 
 
-def register(app: typer.Typer) -> None:
-    verb(app, "pause", examples="towpath pause mails reports")(pause)
-    verb(app, "resume", examples="towpath resume mails")(resume)
-
-
 app = typer.Typer(no_args_is_help=True, help="Lanes: unblock a parked one.")
 
 LaneArgument = Annotated[str, typer.Argument(metavar="LANE", help="The lane's key.")]
@@ -56,3 +51,9 @@ async def drop(session: Session, *, queue: QueueArgument, lane: LaneArgument) ->
 @app.callback()
 def lanes() -> None:
     """Lanes: unblock a parked one."""
+
+
+def register(towpath: typer.Typer) -> None:
+    verb(towpath, "pause", examples="towpath pause mails reports")(pause)
+    verb(towpath, "resume", examples="towpath resume mails")(resume)
+    towpath.add_typer(app, name="lanes")

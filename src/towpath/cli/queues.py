@@ -342,3 +342,7 @@ async def delete(session: Session, *, queue: QueueArgument, yes: Yes = False) ->
 
 def serves(worker: LiveWorker, queue: str) -> bool:
     return queue in worker.report.queues
+
+
+def register(towpath: typer.Typer) -> None:
+    towpath.add_typer(app, name="queues")

@@ -292,3 +292,7 @@ def _described(info: ScheduleInfo) -> dict[str, Any]:
             for name, value in options.items()
         },
     }
+
+
+def register(towpath: typer.Typer) -> None:
+    towpath.add_typer(app, name="schedules")

@@ -87,7 +87,7 @@ def _log(session: Session, log_format: str | None) -> dict[str, Any]:
     return _without_unset(format=log_format or ("json" if session.out.as_json else None))
 
 
-def register(app: typer.Typer) -> None:
-    verb(app, "up", examples="towpath up\ntowpath up --data /srv/towpath --port 9000")(up)
+def register(towpath: typer.Typer) -> None:
+    verb(towpath, "up", examples="towpath up\ntowpath up --data /srv/towpath --port 9000")(up)
     examples = "towpath serve\ntowpath serve --database postgresql://towpath@db/towpath"
-    verb(app, "serve", examples=examples)(serve)
+    verb(towpath, "serve", examples=examples)(serve)

@@ -129,6 +129,6 @@ async def submit(
         raise InvalidOption("wait", wait, rule="can't be combined with --lines")
 
 
-def register(app: typer.Typer) -> None:
+def register(towpath: typer.Typer) -> None:
     cls = saying(submit, "submit", examples=EXAMPLES)
-    verb(app, "submit", examples=EXAMPLES, cls=cls)(submit)
+    verb(towpath, "submit", examples=EXAMPLES, cls=cls)(submit)

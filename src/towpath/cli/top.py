@@ -113,5 +113,5 @@ def _rows(before: Look, now: Look, span: Duration) -> list[list[object]]:
     return rows
 
 
-def register(app: typer.Typer) -> None:
-    verb(app, "top", examples="towpath top --every 2s\ntowpath top --once")(top)
+def register(towpath: typer.Typer) -> None:
+    verb(towpath, "top", examples="towpath top --every 2s\ntowpath top --once")(top)

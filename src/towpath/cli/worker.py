@@ -96,5 +96,5 @@ def worker(
         raise typer.Exit(code)
 
 
-def register(app: typer.Typer) -> None:
-    verb(app, "worker", examples=EXAMPLES)(worker)
+def register(towpath: typer.Typer) -> None:
+    verb(towpath, "worker", examples=EXAMPLES)(worker)

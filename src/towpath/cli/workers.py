@@ -45,8 +45,8 @@ async def workers(session: Session) -> None:
         out.note("no worker is alive; start one: towpath worker module:app")
 
 
-def register(app: typer.Typer) -> None:
-    verb(app, "workers", examples="towpath workers\ntowpath workers --json")(workers)
+def register(towpath: typer.Typer) -> None:
+    verb(towpath, "workers", examples="towpath workers\ntowpath workers --json")(workers)
 
 
 def _described(worker: LiveWorker) -> dict[str, Any]:
