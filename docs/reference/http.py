@@ -41,7 +41,7 @@ def http_page() -> str:
 def description() -> dict[str, Any]:
     """The description of a server that was never started."""
     setup = ServerSetup(
-        connect=lambda limits: Engine("redis://localhost", limits=limits),
+        engine=Engine("redis://localhost"),
         ledger=Ledger("sqlite:///never-opened.db"),
         limits=ServerLimits(),
         metrics=Metrics(),

@@ -26,7 +26,7 @@ HERE = "tests.applications"
 def built(*more: Application) -> Any:
     return build(
         ServerSetup(
-            connect=lambda limits: Engine("redis://localhost", limits=limits),
+            engine=Engine("redis://localhost"),
             ledger=Ledger("sqlite:///never-opened.db"),
             limits=ServerLimits(),
             metrics=Metrics(),

@@ -15,7 +15,7 @@ from towpath.apps.application import Application, applications
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
-from towpath.server.build import ServerSetup, build
+from towpath.server.build import LIMITS, ServerSetup, build
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web.limits import ServerLimits
@@ -36,14 +36,12 @@ def build_server(
     runs the handlers of its applications.
     """
     metrics = Metrics()
-
-    def handlers() -> Towpath:
+    app = None
+    if with_workers:
         app = Towpath(url, ledger=ledger)
         app.metrics = metrics
-        return app
-
     setup = ServerSetup(
-        connect=lambda limits: Engine(url, limits=patience or limits),
+        engine=Engine(url, limits=patience or LIMITS),
         ledger=ledger,
         limits=ServerLimits(),
         metrics=metrics,
@@ -51,7 +49,7 @@ def build_server(
         version="0",
         applications=mounted or applications(),
         options=dict(options),
-        app=handlers if with_workers else None,
+        app=app,
     )
     return build(setup)
 

@@ -22,7 +22,7 @@ from towpath.ledger.outbox.courier import Route
 from towpath.ledger.outbox.options import OutboxOptions
 from towpath.ledger.outbox.outbox import Outbox
 from towpath.ledger.records.relay import Relay
-from towpath.server.build import ServerSetup, build
+from towpath.server.build import LIMITS, ServerSetup, build
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web.limits import ServerLimits
@@ -54,7 +54,7 @@ def all_of_it(server: EmbeddedServer, ledger: Ledger) -> FastAPI:
     """A server with all that one has in the background."""
     return build(
         ServerSetup(
-            connect=lambda limits: Engine(server.url, limits=limits),
+            engine=Engine(server.url, limits=LIMITS),
             ledger=ledger,
             limits=ServerLimits(),
             metrics=Metrics(),
@@ -62,7 +62,7 @@ def all_of_it(server: EmbeddedServer, ledger: Ledger) -> FastAPI:
             version="0",
             options={"messages": MessagesOptions(secrets=(SECRET,))},
             outbox=OutboxOptions(sinks=("redis",)),
-            app=lambda: Towpath(server.url),
+            app=Towpath(server.url),
         )
     )
 

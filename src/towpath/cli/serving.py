@@ -32,14 +32,13 @@ from towpath.console.verb import Session, file_in
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.errors import EmbeddedError
 from towpath.embedded.objects import EmbeddedObjects
-from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
 from towpath.files import PRIVATE, FileDamaged, durable_file, kept_file, replace_file
 from towpath.ledger.keys.key import Scope
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.options import OutboxOptions
-from towpath.server.build import ServerSetup, build
+from towpath.server.build import LIMITS, ServerSetup, build
 from towpath.server.run import is_local, listen, serve, url_of
 from towpath.settings import Settings, load
 from towpath.supervise import Background, new_loop
@@ -237,7 +236,7 @@ class _Serving:
         log = Log()
         await self._prepare()
         setup = ServerSetup(
-            connect=self._engine,
+            engine=Engine(self._url, limits=LIMITS, declared=self._settings.declared),
             ledger=self._ledger,
             limits=self._limits,
             metrics=self._metrics,
@@ -246,7 +245,7 @@ class _Serving:
             applications=self._applications,
             options=self._options,
             outbox=self._outbox,
-            app=self._app,
+            app=self._app(),
         )
         app = build(setup)
         app.state.frame.compile_first()
@@ -261,9 +260,6 @@ class _Serving:
             grace=self._limits.grace,
             head_within=self._limits.head_within,
         )
-
-    def _engine(self, limits: Limits) -> Engine:
-        return Engine(self._url, limits=limits, declared=self._settings.declared)
 
     def _app(self) -> Towpath:
         """The app of the server's own handlers. It shares the metrics of the server."""

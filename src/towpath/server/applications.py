@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -288,7 +288,7 @@ def _require_own_webhooks(name: str, paths: Sequence[str]) -> None:
 
 @asynccontextmanager
 async def working(
-    app: Callable[[], Towpath] | None, consumers: Sequence[Consumers], *, grace: Duration, log: Log
+    app: Towpath | None, consumers: Sequence[Consumers], *, grace: Duration, log: Log
 ) -> AsyncGenerator[None]:
     """Run a worker for *consumers* while the body runs, and restart it if it ends before.
     Handlers may be added later: the worker starts with the first one.
@@ -299,16 +299,15 @@ async def working(
     if app is None:
         yield
         return
-    made = app()
     async with AsyncExitStack() as stack:
         for consumer in consumers:
-            await stack.enter_async_context(consumer.added(made))
+            await stack.enter_async_context(consumer.added(app))
         # The server handles the signals, and stops its worker after its own requests.
-        worker = Worker(made, grace=grace, signals=(), handlers_later=True)
-        begin = _FirstHandler(made)
+        worker = Worker(app, grace=grace, signals=(), handlers_later=True)
+        begin = _FirstHandler(app)
         running = Background("handlers", partial(_run, worker, begin), log=log).start()
         try:
-            with made.followed(begin.look):
+            with app.followed(begin.look):
                 begin.look()
                 yield
         finally:

@@ -60,7 +60,8 @@ from towpath.worker.schedules import DeclaredSchedules, keep_firing
 class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What a server is built from."""
 
-    connect: Callable[[Limits], Engine]
+    engine: Engine
+    """Not entered. A server gives its engine `LIMITS`."""
     ledger: Ledger
     limits: ServerLimits
     metrics: Metrics
@@ -71,8 +72,8 @@ class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Options of the applications, by name; one that is not here has its defaults."""
     outbox: OutboxOptions = OutboxOptions(sinks=())
     """Its sinks are those of the ledger."""
-    app: Callable[[], Towpath] | None = None
-    """Creates the app whose handlers run in the server; None = they run elsewhere."""
+    app: Towpath | None = None
+    """The app whose handlers run in the server; None = they run elsewhere."""
 
 
 def build(setup: ServerSetup) -> FastAPI:
@@ -171,15 +172,13 @@ def _make_lifespan(
     `Sinks` raises.
     """
     sinks = Sinks(setup.outbox)
-
-    def connect() -> Engine:
-        # Serve what needs no Redis while it is unreachable; readiness and the log report it.
-        return setup.connect(LIMITS).tolerant()
+    # What needs no Redis is served while Redis is unreachable; readiness and the log report it.
+    engine = setup.engine.tolerant()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncGenerator[None]:
-        async with Backend(connect, ledger=setup.ledger, log=setup.log) as backend:
-            engine = app.state.engine = backend.engine
+        async with Backend(lambda: engine, ledger=setup.ledger, log=setup.log) as backend:
+            app.state.engine = engine
             app.state.jobs = AllJobs(engine, backend.open_ledger)
             app.state.snapshots = SnapshotCache(engine)
             app.state.elsewhere = RecordsElsewhere(engine, setup.ledger, setup.log)

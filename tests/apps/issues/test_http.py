@@ -32,7 +32,7 @@ async def app(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[F
     async with ledger:
         await ledger.migrate()
     setup = ServerSetup(
-        connect=lambda _: Engine(server.url, limits=PATIENT),
+        engine=Engine(server.url, limits=PATIENT),
         ledger=ledger,
         limits=ServerLimits(),
         metrics=Metrics(),
