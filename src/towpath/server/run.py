@@ -13,11 +13,12 @@ import socket
 import traceback
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from typing import Any, ClassVar, cast
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from towpath.clock import Duration, steady
 from towpath.errors import InvalidOption, TowpathError
@@ -135,9 +136,13 @@ class BoundedProtocol(HttpToolsProtocol):
         code, detail = _REFUSALS[status]
         problem = {"type": TYPES + code, "title": code, "status": status, "detail": detail}
         body = json.dumps(problem).encode()
-        head = b"content-type: application/problem+json\r\nconnection: close\r\n"
-        length = f"content-length: {len(body)}\r\n\r\n".encode()
-        self.transport.write(STATUS_LINE[status] + head + length + body)
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
+            "content-type: application/problem+json\r\n"
+            "connection: close\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
         self.transport.close()
 
     def _start(self, after: float, what: Any) -> None:

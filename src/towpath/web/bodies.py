@@ -206,8 +206,8 @@ class Bodies:
         """Returns the context manager for the body of *request*."""
         return self._room.holding(key_of(request).id)
 
-    async def read(self, request: Request, mine: Holding) -> bool:
-        """Put the body into *request*, and count it for *mine*. False = the client left.
+    async def read(self, request: Request, mine: Holding) -> ReadRequest | None:
+        """Read the body of *request*, and count it for *mine*. Returns None if the client left.
 
         Raises Refused (400, 408, 413, 415, 503).
         """
@@ -216,7 +216,8 @@ class Bodies:
             _check_type(headers)
         body = await self._room.read(request.receive, mine)
         if body is None:
-            return False
+            return None
+        value = None
         if body:
             if too_deep(body):
                 detail = f"more than {DEPTH_MOST} levels"
@@ -224,9 +225,22 @@ class Bodies:
                 raise Refused(400, "nested_too_deep", detail, remedy=remedy)
             # At most half a share: one request alone always fits, however many values it has.
             self._room.take(mine, min(_decoded_size(body), self._share // 2))
-            request._json = _decode_json(body)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- parsed once: Starlette has no other place for it
-        request._body = body  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- as above
-        return True
+            value = _decode_json(body)
+        return ReadRequest(request, body, value)
+
+
+class ReadRequest(Request):
+    """A request whose body was read within the limits, and parsed."""
+
+    def __init__(self, request: Request, body: bytes, value: Any) -> None:
+        super().__init__(request.scope, request.receive)
+        self._content, self._value = body, value
+
+    async def body(self) -> bytes:
+        return self._content
+
+    async def json(self) -> Any:
+        return self._value
 
 
 class BodyRoute(APIRoute):
@@ -240,9 +254,10 @@ class BodyRoute(APIRoute):
         async def handle_bounded(request: Request) -> Response:
             bodies: Bodies = request.app.state.bodies
             with bodies.holding(request) as mine:
-                if not await bodies.read(request, mine):
+                read = await bodies.read(request, mine)
+                if read is None:
                     return Response(status_code=400)  # not sent: the client disconnected
-                return await handle(request)
+                return await handle(read)
 
         return handle_bounded
 

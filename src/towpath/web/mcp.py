@@ -206,8 +206,8 @@ class ToolsEndpoint:
         bodies: Bodies = scope["app"].state.bodies
         request = Request(scope, receive)
         with bodies.holding(request) as mine:
-            came = await bodies.read(request, mine)
-            yield _replay_body(await request.body(), receive) if came else None
+            read = await bodies.read(request, mine)
+            yield _replay_body(await read.body(), receive) if read else None
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._manager is None:
