@@ -49,9 +49,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
     {
         "address": "The address: host and port, or a URL.",
         "agent": "The name of the agent that works on an issue.",
-        "app": "The application that the timers belong to.",
         "attempt": "Number of the attempt at the job or at sending the event, from 1.",
-        "avoided": "Seconds for which an instance is not called.",
         "away": "Seconds since the last answer of the server.",
         "blocked": "Seconds for which the event loop was blocked.",
         "changed": "How many issues had changed since the last comparison.",
@@ -68,7 +66,6 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "grace": "Seconds that running jobs are given to finish.",
         "handler": "The handler's name.",
         "how": "How the hold ended: completed, failed, released, withdrawn, expired or refused.",
-        "instance": "The address of an application's instance: host and port.",
         "issue": "An issue: its repository and number.",
         "issues": "How many issues were compared.",
         "job": "The job's id.",
@@ -518,21 +515,6 @@ SCHEDULE_MISSED = LogEvent(
     "Firings were missed because no process ran; the policy says what was done.",
     ("schedule", "queue", "missed", "policy"),
     WARNING,
-)
-
-# ── instances of applications, called when timers are due ────────────────────────────────
-
-INSTANCE_AVOIDED = LogEvent(
-    "instance.avoided",
-    "Several calls to an instance failed: this scheduler calls others for a while, then tries it "
-    "again.",
-    ("app", "instance", "task_type", "avoided"),
-    WARNING,
-)
-INSTANCE_RECOVERED = LogEvent(
-    "instance.recovered",
-    "An instance that had failed accepted a call; it is called as before.",
-    ("app", "instance", "task_type"),
 )
 
 # ── issues, handed out to agents ─────────────────────────────────────────────────────────

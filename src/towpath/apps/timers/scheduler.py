@@ -25,6 +25,7 @@ from towpath.apps.timers.balancer import Balancer, BreakerChange
 from towpath.apps.timers.instances import Instance, Instances, Roster, serving
 from towpath.apps.timers.local_types import HANDLER_OPTIONS
 from towpath.apps.timers.log import FiringLog
+from towpath.apps.timers.log_events import INSTANCE_AVOIDED, INSTANCE_RECOVERED
 from towpath.apps.timers.measures import BREAKERS_OPEN, CALLS, INSTANCES
 from towpath.apps.timers.model import RECORDED, Packed, TypeKey, due_of, task_id_of
 from towpath.apps.timers.options import TimersOptions
@@ -39,7 +40,6 @@ from towpath.clock import ZERO, Duration, instant_ms, seconds
 from towpath.engine.engine import Engine
 from towpath.errors import ServerError
 from towpath.supervise import Background, detached
-from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.worker.context import Context, Discard, HandOver, Retry, Snooze
 
@@ -210,9 +210,9 @@ class KnownInstances:
             where = str(parse_target(instance.address))
             about = {"app": instance.app, "instance": where, "task_type": task_type or "all"}
             if pause:
-                self._log.emit(events.INSTANCE_AVOIDED, **about, avoided=pause)
+                self._log.emit(INSTANCE_AVOIDED, **about, avoided=pause)
             else:
-                self._log.emit(events.INSTANCE_RECOVERED, **about)
+                self._log.emit(INSTANCE_RECOVERED, **about)
             publishing = self._publish_breaker(instance, seconds(pause))
             detached("timers: breaker", publishing, log=self._log)
             self.changed.set()
