@@ -9,7 +9,7 @@ from towpath.apps.timers.listing import TimerQuery
 from towpath.apps.timers.log import FiringOutcome, firing_of
 from towpath.apps.timers.model import NewTimer, Timer, TypeKey, When, new_timer, when
 from towpath.apps.timers.service import TimerService
-from towpath.apps.timers.types import queue_of
+from towpath.apps.timers.types import TypeInfo, queue_of
 from towpath.clock import ManualClock, days, hours, instant_ms, minutes, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import Lease, job_ref
@@ -28,6 +28,15 @@ def a_timer(task_id: str = "x", params: object = None, **more: object) -> NewTim
 async def claim(engine: Engine) -> Lease:
     [lease] = await engine.claim(QUEUE, worker="w", lease=seconds(30))
     return lease
+
+
+async def log_a_firing(timers: TimerService, clock: ManualClock) -> None:
+    now = instant_ms("now", clock.now)
+    done = firing_of(
+        "x", FiringOutcome.DONE, due_ms=now, started_ms=now, ran=0, attempt=1, worker="w"
+    )
+    timers.log.add(KEY, [done])
+    await timers.log.flush()
 
 
 class TestSettingATimer:
@@ -240,11 +249,7 @@ class TestUnusedTypes:
     ) -> None:
         await timers.submit(a_timer(delay=0))
         await engine.complete(await claim(engine))
-        now = instant_ms("now", clock.now)
-        done = firing_of("x", FiringOutcome.DONE, due_ms=now, started_ms=now, ran=0, attempt=1,
-                         worker="w")  # fmt: skip
-        timers.log.add(KEY, [done])
-        await timers.log.flush()
+        await log_a_firing(timers, clock)
         clock.advance(days(1))
         assert await timers.sweep() == 0  # its id is remembered for a day after its end
         clock.advance(hours(2))
@@ -262,6 +267,42 @@ class TestUnusedTypes:
         clock.advance(days(5))
         assert await timers.sweep() == 0
         assert len(await timers.types.all()) == 2
+
+    async def test_that_are_used_again_during_a_sweep_keep_their_log(
+        self,
+        timers: TimerService,
+        engine: Engine,
+        clock: ManualClock,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The timer is submitted after the sweep has deleted the type, and before its queue."""
+        await timers.submit(a_timer(delay=0))
+        await engine.complete(await claim(engine))
+        clock.advance(days(3))
+        await log_a_firing(timers, clock)
+        delete = timers.types.delete
+
+        async def delete_and_use(info: TypeInfo) -> bool:
+            deleted = await delete(info)
+            await timers.submit(a_timer(delay=0))
+            return deleted
+
+        monkeypatch.setattr(timers.types, "delete", delete_and_use)
+        await timers.sweep()
+        assert [entry.task_id for entry in (await timers.log.read(KEY)).firings] == ["x"]
+        assert [info.key for info in await timers.types.all()] == [KEY]
+        assert (await timers.get(KEY, "x")).state is State.READY
+
+    async def test_in_a_paused_queue_lose_their_log_when_they_are_deleted(
+        self, timers: TimerService, engine: Engine, clock: ManualClock
+    ) -> None:
+        await timers.submit(a_timer(delay=0))
+        await engine.complete(await claim(engine))
+        await engine.queues.pause(QUEUE)
+        clock.advance(days(3))
+        await log_a_firing(timers, clock)
+        assert await timers.sweep() == 1
+        assert (await timers.log.read(KEY)).firings == []
 
     async def test_can_be_used_again_after_they_were_deleted(
         self, timers: TimerService, engine: Engine, clock: ManualClock

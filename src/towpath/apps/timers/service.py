@@ -288,9 +288,11 @@ class TimerService:
             if not _is_empty(await engine.inspect.counts(info.queue)):
                 continue
             if await self.types.delete(info):
-                # A submit from now on notes the type again; its queue is not empty then, and stays.
-                await engine.queues.delete(info.queue)
-                await self.log.delete(info.key)
+                # A submit from now on creates the type again. Then its queue is not empty, and
+                # stays, and so does its log. A paused queue stays, too, but the type is gone.
+                deleted = await engine.queues.delete(info.queue)
+                if deleted or info.key not in {known.key for known in await self.types.all()}:
+                    await self.log.delete(info.key)
                 gone += 1
         return gone
 
