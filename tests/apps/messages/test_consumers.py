@@ -49,7 +49,7 @@ async def pushing(
     """Messages, and a worker that pushes them to *receiver*."""
     options = MessagesOptions(worker_url=receiver.url(), secrets=(SECRET,))
     app = Towpath(server.url)
-    async with MessageAdapters(options) as outgoing, Messages(lambda: engine, options) as messages:
+    async with MessageAdapters(options) as outgoing, Messages(engine, options) as messages:
         add_push(app, outgoing.push, options)
         async with working(app):
             yield messages
@@ -72,7 +72,7 @@ async def delivering(
 ) -> AsyncGenerator[Messages]:
     app = Towpath(server.url)
     add_callbacks(app, outgoing.callback, options)
-    async with Messages(lambda: engine, options) as messages, working(app):
+    async with Messages(engine, options) as messages, working(app):
         yield messages
 
 
@@ -269,7 +269,7 @@ class TestTheSentry:
         clock = ManualClock()
         options = MessagesOptions(secrets=(SECRET,), allow=("127.0.0.0/8",))
         async with Engine(server.url, clock=clock) as engine:
-            async with Messages(lambda: engine, options) as messages:
+            async with Messages(engine, options) as messages:
                 sent = await send(messages, callback_url=receiver.url())
             await answer(engine, b'"hi"')
             assert await engine.inspect.state(job_ref(CALLBACKS, sent.message_id)) is State.GONE

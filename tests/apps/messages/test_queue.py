@@ -7,8 +7,9 @@ from collections import defaultdict
 import pytest
 from msgspec.structs import replace
 
+from towpath.apps.messages.errors import MessageDiffers, MessageNotHeld
 from towpath.apps.messages.model import MESSAGE_OPTIONS, MESSAGES, MessagesLoad, UserQueue
-from towpath.apps.messages.queue import Dequeued, MessageDiffers, MessageNotHeld, MessageQueue
+from towpath.apps.messages.queue import Dequeued, MessageQueue
 from towpath.clock import ManualClock, hours, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits

@@ -10,6 +10,7 @@ import pytest
 from tests.apps.messages.sending import SECRET, a_message, send
 from tests.waiting import HANGS, eventually_async
 from towpath.apps.messages import service
+from towpath.apps.messages.errors import MessageDiffers
 from towpath.apps.messages.model import (
     CALLBACKS,
     MESSAGES,
@@ -19,7 +20,6 @@ from towpath.apps.messages.model import (
     message_ref,
 )
 from towpath.apps.messages.options import MessagesOptions
-from towpath.apps.messages.queue import MessageDiffers
 from towpath.apps.messages.service import Messages
 from towpath.clock import ManualClock, hours, milliseconds, minutes, seconds
 from towpath.embedded import EmbeddedServer
@@ -34,7 +34,7 @@ PUBLIC = "https://example.com/hook"
 
 @pytest.fixture
 async def messages(engine: Engine) -> AsyncIterator[Messages]:
-    async with Messages(lambda: engine, MessagesOptions(secrets=(SECRET,))) as messages:
+    async with Messages(engine, MessagesOptions(secrets=(SECRET,))) as messages:
         yield messages
 
 
@@ -104,7 +104,7 @@ class TestSending:
         assert await messages.user("ann") == UserQueue(0)
 
     async def test_refuses_callbacks_where_nothing_can_sign_them(self, engine: Engine) -> None:
-        async with Messages(lambda: engine, MessagesOptions()) as unsigned:
+        async with Messages(engine, MessagesOptions()) as unsigned:
             with pytest.raises(InvalidOption, match=r"calls\.secrets"):
                 await send(unsigned, callback_url=PUBLIC)
 

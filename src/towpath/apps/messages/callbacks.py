@@ -79,8 +79,10 @@ async def _submit(engine: Engine, payload: bytes, **options: Unpack[JobOptions])
             await engine.set(CALLBACKS, payload, **options)
 
 
-class Prompter:
-    """Watches the messages that this process accepted, and submits their deliveries at once."""
+class PromptDeliveries:
+    """Watches the messages that this process accepted, and submits their deliveries as soon as they
+    have ended.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import NamedTuple
 
+from towpath.apps.messages.errors import MessageDiffers, MessageNotHeld
 from towpath.apps.messages.model import (
     MESSAGES,
     PROCESSING_TTL,
@@ -20,29 +21,10 @@ from towpath.engine.inspect import Lane
 from towpath.engine.leases import HeldLeases
 from towpath.engine.model import Submitted
 from towpath.engine.states import State
-from towpath.errors import JobDiffers, LeaseError, ServerError
+from towpath.errors import ServerError
 
 _WORKER = "dequeue"
 _WAITS = {State.READY, State.DELAYED, State.WAITING}
-
-
-class MessageDiffers(JobDiffers):
-    """The client's own id was used for another message; nothing was changed."""
-
-    code = "message_differs"
-    remedy = "Use a new client_message_id for a new message, or resend the same one unchanged."
-    what = "exists with other content"
-
-
-class MessageNotHeld(LeaseError):
-    """The message was not dequeued in this process, or another consumer has it by now."""
-
-    code = "message_not_held"
-    remedy = "Complete a message in the process that dequeued it, or over HTTP with its token."
-
-    def __init__(self, message_id: str) -> None:
-        super().__init__(f"message {message_id} is not held by this process")
-        self.message_id = message_id
 
 
 class Dequeued(NamedTuple):

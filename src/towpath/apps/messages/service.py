@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Self
 
 from towpath.apps.application import Host
-from towpath.apps.messages.callbacks import Prompter, check_callback_url, submit_sentry
+from towpath.apps.messages.callbacks import PromptDeliveries, check_callback_url, submit_sentry
 from towpath.apps.messages.model import (
     KEEP_FOR_CALLBACK,
     MESSAGES,
@@ -42,34 +42,30 @@ from towpath.errors import (
 if TYPE_CHECKING:
     from towpath.ledger.keys.key import KeyInfo
 
-_LOOK_EVERY = seconds(20)
+_READ_EVERY = seconds(20)
 """How often a watched message is read without an event: estimates change, leases end silently."""
-_AHEAD_MOST = 100
+_MOST_AHEAD = 100
 """Maximum number of messages ahead that are watched for changes of the position."""
-_STORE_AWAY = 1.0
+_RETRY_EVERY_S = 1.0
 """Seconds between two tries while Redis is away."""
 
 
 class Messages:
-    """The messages on one Redis. *connect* returns the engine, or raises ServerUnreachable."""
+    """The messages on one Redis. Use it as a context manager: it watches messages with a callback
+    until it is left.
+    """
 
-    def __init__(self, connect: Callable[[], Engine], options: MessagesOptions) -> None:
-        self._connect, self._options = connect, options
+    def __init__(self, engine: Engine, options: MessagesOptions) -> None:
+        self._engine, self._options = engine, options
         self._guard = Guard(options.allow)
-        self._parts: _Parts | None = None
+        self._deliveries = PromptDeliveries(engine)
+        self.queue = MessageQueue(engine)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        parts, self._parts = self._parts, None
-        if parts is not None:
-            await parts.close()
-
-    @property
-    def queue(self) -> MessageQueue:
-        """The queue. Raises ServerUnreachable if Redis could not be reached yet."""
-        return self._connect_parts().queue
+        await self._deliveries.close()
 
     # ── messages ─────────────────────────────────────────────────────────────────────────
 
@@ -83,19 +79,19 @@ class Messages:
         Raises MessageDiffers for other content under the same id, InvalidOption for a callback
         that can't be made, PayloadTooLarge, QueueFull, and the errors of Redis.
         """
-        parts, data, id = self._connect_parts(), message.packed(), message.id(access.owner)
+        data, id = message.packed(), message.id(access.owner)
         owner = access.owner or None
         if message.callback_url is None:
-            return await parts.queue.submit(message.user_id, id, data, owner=owner)
+            return await self.queue.submit(message.user_id, id, data, owner=owner)
         self._check_callback(message.callback_url)
-        await parts.queue.prepare()
-        limit = await parts.engine.queues.largest_payload(MESSAGES, len(data))
+        await self.queue.prepare()
+        limit = await self._engine.queues.largest_payload(MESSAGES, len(data))
         if len(data) > limit:
             raise PayloadTooLarge("message", len(data), limit=limit)
         # The sentry first, so that every message with a callback has one.
-        await submit_sentry(parts.engine, id)
-        await parts.prompter.expect(id)
-        return await parts.queue.submit(
+        await submit_sentry(self._engine, id)
+        await self._deliveries.expect(id)
+        return await self.queue.submit(
             message.user_id, id, data, keep=KEEP_FOR_CALLBACK, owner=owner
         )
 
@@ -105,7 +101,7 @@ class Messages:
         Raises JobNotFound; JobDone and JobDead if it has ended.
         """
         job = await self._find(message_id, access)
-        return STATES[await self._connect_parts().engine.cancel(job.ref)]
+        return STATES[await self._engine.cancel(job.ref)]
 
     # ── questions ────────────────────────────────────────────────────────────────────────
 
@@ -135,7 +131,7 @@ class Messages:
 
     async def _find(self, message_id: str, access: Access) -> JobInfo:
         """Returns the job of a message. Raises JobNotFound if it is missing or another owner's."""
-        job = await self._connect_parts().engine.inspect.job(message_ref(message_id))
+        job = await self._engine.inspect.job(message_ref(message_id))
         if not access.may_use(job.owner):
             raise JobNotFound(job.ref)
         return job
@@ -145,10 +141,10 @@ class Messages:
 
         Follows events instead of polling. Waits while Redis is away.
         """
-        parts, last = self._connect_parts(), None
-        await parts.queue.prepare()
-        async with parts.engine.events.watch(MESSAGES) as watch:
-            ahead = _Ahead(parts.engine, watch, message_id)
+        last: MessageView | None = None
+        await self.queue.prepare()
+        async with self._engine.events.watch(MESSAGES) as watch:
+            ahead = _MessagesAhead(self._engine, watch, message_id)
             while True:
                 try:
                     await ahead.watch_from(last)
@@ -156,7 +152,7 @@ class Messages:
                 except JobNotFound:
                     return
                 except ServerError:
-                    await asyncio.sleep(_STORE_AWAY)
+                    await asyncio.sleep(_RETRY_EVERY_S)
                     continue
                 if view != last:
                     yield view
@@ -165,15 +161,9 @@ class Messages:
                 last = view
                 # Without events, a read every 20 s finds the answer.
                 with suppress(QueueHasNoEvents):
-                    await watch.change(within=_LOOK_EVERY)
+                    await watch.change(within=_READ_EVERY)
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
-
-    def _connect_parts(self) -> _Parts:
-        engine = self._connect()
-        if self._parts is None:
-            self._parts = _Parts(engine)
-        return self._parts
 
     def _check_callback(self, url: str) -> None:
         if not self._options.secrets:
@@ -186,7 +176,7 @@ class Messages:
         if state is MessageState.QUEUED and job.lane is not None:
             place, position = await asyncio.gather(
                 self.queue.place(job.lane, job.id),
-                self._connect_parts().engine.inspect.position(job.ref),
+                self._engine.inspect.position(job.ref),
             )
         return MessageView(
             message_id=job.id,
@@ -206,22 +196,10 @@ class Messages:
 
 def serving(host: Host) -> Messages:
     """Returns the service for a server."""
-    return Messages(lambda: host.engine, host.options)
+    return Messages(host.engine, host.options)
 
 
-class _Parts:
-    """The parts that need an engine."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.queue = MessageQueue(engine)
-        self.prompter = Prompter(engine)
-
-    async def close(self) -> None:
-        await self.prompter.close()
-
-
-class _Ahead:
+class _MessagesAhead:
     """Watches the messages ahead of a waiting one: when one of them ends, the position changes."""
 
     def __init__(self, engine: Engine, watch: Watch, message_id: str) -> None:
@@ -235,7 +213,7 @@ class _Ahead:
         if view is not None and self._known_at is None:
             self._known_at = place
         known = self._known_at or 0
-        if view is None or (known > _AHEAD_MOST and place < known - _AHEAD_MOST // 2):
+        if view is None or (known > _MOST_AHEAD and place < known - _MOST_AHEAD // 2):
             self._watch.only(await self._ids_ahead())
             self._known_at = place if view else None
 
@@ -245,7 +223,7 @@ class _Ahead:
             return {self._ref.id}
         lane = await self._engine.inspect.lane(MESSAGES, user_id)
         page = await self._engine.inspect.list(
-            MESSAGES, State.WAITING, lane=user_id, size=_AHEAD_MOST
+            MESSAGES, State.WAITING, lane=user_id, size=_MOST_AHEAD
         )
         ahead = takewhile(lambda id: id != self._ref.id, (job.id for job in page.jobs))
         return {self._ref.id, *ahead, *filter(None, (lane.head,))}
