@@ -17,6 +17,7 @@ from towpath.engine.codec import settlement_item
 from towpath.engine.explain import HANDLER_MISSING
 from towpath.engine.model import Bury, Complete, Fail, Release, Renew, Settlement
 from towpath.engine.options import LARGEST_PAYLOAD, QueueOptions
+from towpath.engine.retry import RetryPolicy
 from towpath.errors import PayloadInvalid, PayloadTooLarge
 from towpath.telemetry.logs import scrub
 from towpath.worker.attempt import Attempt, StopReason
@@ -151,10 +152,19 @@ def plan_next_try(attempt: Attempt, settlement: Settlement, options: QueueOption
     attempt.most = own_limit(attempt) or options.attempts_of(attempt.lease.lane)
     if not isinstance(settlement, Fail) or settlement.delay is not None:
         return settlement
-    delay = options.retry.delay(attempt.lease.attempt, random())  # noqa: S311 -- jitter
-    if delay is None:
-        return Bury(settlement.lease, settlement.reason, settlement.traceback)
-    return msgspec.structs.replace(settlement, delay=delay)
+    return with_next_try(settlement, options.retry, attempt=attempt.lease.attempt)
+
+
+def with_next_try(
+    failure: Fail, policy: RetryPolicy, *, attempt: int, most: int | None = None
+) -> Fail | Bury:
+    """Returns *failure* with the delay that *policy* sets after this number of attempts; Bury if
+    *most* are made, or if the policy allows no other.
+    """
+    delay = policy.delay(attempt, random())  # noqa: S311 -- jitter
+    if delay is None or (most is not None and attempt >= most):
+        return Bury(failure.lease, failure.reason, failure.traceback)
+    return msgspec.structs.replace(failure, delay=delay)
 
 
 def own_limit(attempt: Attempt) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from random import random
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -45,6 +44,7 @@ from towpath.engine.states import State
 from towpath.errors import InvalidOption, JobNotFound, LeaseLost, QueueError, TowpathError
 from towpath.ids import text_name
 from towpath.ledger.errors import RecordNotFound
+from towpath.worker.settlements import with_next_try
 
 if TYPE_CHECKING:
     from towpath.ledger.records.jobs import Jobs
@@ -224,16 +224,16 @@ class ServiceMode:
     ) -> State:
         """Fail the attempt: another one follows, or the timer is dead. Raises as `complete`."""
         held = await self._find_held(key, task_id, token, access)
-        # By the timer's own policy or the queue's. Decided here, because the record counts the
-        # attempts of a recorded timer, not Redis.
+        # Decided here as in a worker, because the record counts the attempts of a recorded timer,
+        # not Redis.
         options = await self._engine.queues.known_options(held.lease.queue)
-        delay = (held.lease.retry or options.retry).delay(held.attempt, random())  # noqa: S311 -- jitter
-        if (
-            held.attempt >= (held.max_attempts or options.attempts_of(held.lease.lane))
-            or delay is None
-        ):
-            return await self._settle(held, Bury(held.lease, reason))
-        return await self._settle(held, Fail(held.lease, reason, delay, keep_turn=True))
+        settlement = with_next_try(
+            Fail(held.lease, reason, keep_turn=True),
+            held.lease.retry or options.retry,
+            attempt=held.attempt,
+            most=held.max_attempts or options.attempts_of(held.lease.lane),
+        )
+        return await self._settle(held, settlement)
 
     async def renew(
         self, key: TypeKey, task_id: str, token: int, lease: Duration, *, access: Access = ALL
