@@ -302,7 +302,7 @@ class TestTheProcessThatTookAMessageIn:
     async def test_still_tells_the_answer_when_the_queue_writes_no_events_anymore(
         self, messages: Messages, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(service, "_LOOK_EVERY", milliseconds(20))
+        monkeypatch.setattr(service, "_READ_EVERY", milliseconds(20))
         sent = await send(messages)
         views = messages.watch(sent.message_id)
         assert (await anext(views)).state is MessageState.QUEUED
