@@ -1,7 +1,7 @@
-"""How much the suite does: `make test` a part of what repeats itself, `make test-all` all of it.
+"""How much the suite does: `make test` a part of the repetitions, `make test-all` all of them.
 
-What `make test` leaves out is marked `slow`: the same claim on another deployment, with another
-seed, or with another planted fault. Tests that count how often they try something ask `amount`.
+`make test` leaves out tests marked `slow`: the same claim on another deployment, with another seed,
+or with another planted fault. Tests that count their tries ask `amount`.
 """
 
 import os
@@ -15,5 +15,5 @@ deployments = pytest.mark.deployments
 
 
 def amount(usually: int, *, thoroughly: int) -> int:
-    """*usually* in `make test`, *thoroughly* in `make test-all`."""
+    """Returns *usually* in `make test`, *thoroughly* in `make test-all`."""
     return thoroughly if EVERYTHING else usually

@@ -1,7 +1,7 @@
-"""Entering an engine on a machine that may be busy.
+"""Enters an engine on a machine that may be busy.
 
-An engine probes its server for two seconds when it is entered. If the server is too busy to answer
-by then, the engine is entered as if the server were away: it then has no facts and refuses nothing.
+An engine probes Redis for two seconds when it is entered. If Redis is too busy to answer by then,
+the engine is entered as if Redis were away: it has no facts about Redis and refuses nothing.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Enter = Callable[[], AbstractAsyncContextManager[Engine]]
 
 
 async def refusal_on_entering(error: type[E], enter: Enter, *, servers: int = 1) -> E:
-    """Return the *error* that *enter* raises. Enters again if fewer than so many servers answered;
+    """Returns the *error* that *enter* raises. Enters again if fewer nodes than expected answered;
     fails at once if they answered and the engine was entered all the same.
     """
     raised: list[E] = []
@@ -39,7 +39,7 @@ async def refusal_on_entering(error: type[E], enter: Enter, *, servers: int = 1)
 
 
 async def facts_of(engine: Engine, *, servers: int = 1) -> ServerFacts:
-    """Return what the servers say about themselves, as soon as so many of them have answered."""
+    """Returns what the nodes reported in their probes, as soon as so many of them have answered."""
 
     async def answered() -> bool:
         if _answers(engine) < servers:
@@ -54,7 +54,7 @@ async def facts_of(engine: Engine, *, servers: int = 1) -> ServerFacts:
 
 
 def _answers(engine: Engine) -> int:
-    """How many servers answered the last probe."""
+    """How many nodes answered the last probe."""
     try:
         return engine.facts.servers
     except ServerUnreachable:

@@ -1,6 +1,6 @@
 """The fixtures that more than one folder of tests uses; `tests/conftest.py` loads them.
 
-A folder says what differs there by a fixture of the same name, most often one of the small ones:
+A folder overrides a fixture by one of the same name, most often one of the small ones:
 `engine_url`, `clock`, `ledger_options`.
 """
 
@@ -38,7 +38,7 @@ SEED = "TOWPATH_TEST_SEED"
 
 @pytest.fixture
 def seed() -> int:
-    """Where a random test begins. Printed, so that a failure can be repeated."""
+    """The seed of a random test. It is printed, so that a failure can be repeated."""
     chosen = int(os.environ.get(SEED) or random.randrange(1_000_000))
     print(f"to repeat: {SEED}={chosen}")  # noqa: T201  shown by pytest when the test fails
     return chosen
@@ -46,11 +46,11 @@ def seed() -> int:
 
 @pytest.fixture
 def pids(tmp_path: Path) -> Path:
-    """Where programs write who they are."""
+    """The file into which programs write their process ids."""
     return tmp_path / "pids"
 
 
-# ── servers: one set per test process, emptied before each test ──────────────────────────
+# ── Redis: one set per test process, emptied before each test ────────────────────────────
 
 
 @pytest.fixture(scope="session")
@@ -73,15 +73,15 @@ def running_cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture(scope="session")
 def running_sentinel() -> Iterator[EmbeddedSentinel]:
-    """One that never fails over by itself, however slow the machine is."""
+    """A primary behind sentinels that never fails over by itself, however slow the machine is."""
     with EmbeddedSentinel(replicas=1, down_after=HANGS) as sentinel:
         yield sentinel
 
 
 @pytest.fixture(autouse=True)
 def blocking_ends() -> Iterator[None]:
-    """What a test asked by `.blocking` ends with it, not with the process: its thread would go on
-    queuing records on the server that the next test uses.
+    """Ends the thread of `.blocking` with its test instead of with the process: it would go on
+    queuing records in the Redis that the next test uses.
     """
     yield
     for connected in list(backend._all):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- all there are
@@ -114,7 +114,7 @@ def _emptied(cluster: EmbeddedCluster) -> EmbeddedCluster:
     return cluster
 
 
-# ── servers that a test may break ────────────────────────────────────────────────────────
+# ── Redis that a test may break ──────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -125,13 +125,13 @@ def running_own_cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def own_cluster(running_own_cluster: EmbeddedCluster) -> EmbeddedCluster:
-    """An empty cluster of the module's own: a move that went wrong troubles no other tests."""
+    """An empty cluster of the module's own: a failed move of slots affects no other tests."""
     return _emptied(running_own_cluster)
 
 
 @pytest.fixture
 def replicated_cluster() -> Iterator[EmbeddedCluster]:
-    """Three masters with a replica each, which soon takes over."""
+    """A cluster of three masters with a replica each, which soon takes over."""
     with EmbeddedCluster(masters=3, replicas=1, node_timeout=1.0) as cluster:
         yield cluster
 
@@ -153,7 +153,7 @@ def stopped_server(tmp_path: Path) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 async def proxy(server: EmbeddedServer) -> AsyncIterator[Proxy]:
-    """Stands between the server and whoever uses its URL; without faults until it has some."""
+    """A proxy between Redis and the users of its URL; it has no faults until a test adds some."""
     async with Proxy(server.address, Faults()) as proxy:
         yield proxy
 
@@ -163,13 +163,13 @@ async def proxy(server: EmbeddedServer) -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 def clock() -> Clock:
-    """The clock of `engine`, which the test moves."""
+    """The clock of `engine`, which the test advances."""
     return ManualClock()
 
 
 @pytest.fixture
 def engine_url(server: EmbeddedServer) -> str:
-    """Where `engine` has its jobs."""
+    """The URL of the Redis that `engine` uses."""
     return server.url
 
 
@@ -185,13 +185,13 @@ async def engine(engine_url: str, clock: Clock) -> AsyncIterator[Engine]:
 
 @pytest.fixture
 def quick_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers renew their leases often, however long those are. With a short lease they would too,
-    but on a busy machine it would end meanwhile.
+    """Workers renew their leases often, however long those are. A short lease would have that
+    effect too, but would end meanwhile on a busy machine.
     """
     monkeypatch.setattr(attempt, "LONGEST_BEAT", 0.3)
 
 
-# ── objects ──────────────────────────────────────────────────────────────────────────────
+# ── object stores ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="session")
@@ -201,7 +201,7 @@ def running_objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedd
         yield objects
 
 
-# ── databases: what holds for one kind must hold for the other ───────────────────────────
+# ── databases: tests run with each kind ──────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="session")
@@ -212,14 +212,14 @@ def running_postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def own_postgres() -> Iterator[PostgresServer]:
-    """A server that a test may break."""
+    """A PostgreSQL that a test may break."""
     with PostgresServer() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An SQLite file that is up to date, to be copied: a migration takes longer than most tests."""
+    """A migrated SQLite file, to be copied: a migration takes longer than most tests."""
     file = tmp_path_factory.mktemp("ledger") / "migrated.db"
     asyncio.run(_migrate(f"sqlite:///{file}"))
     return file
@@ -227,7 +227,7 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def migrated_database(running_postgres: PostgresServer) -> str:
-    """The name of a database on PostgreSQL that is up to date, to be copied."""
+    """The name of a migrated database on PostgreSQL, to be copied."""
     asyncio.run(_migrate(running_postgres.new_database("migrated")))
     return "migrated"
 
@@ -239,27 +239,27 @@ async def _migrate(url: str) -> None:
 
 @pytest.fixture
 def file_url(tmp_path: Path) -> str:
-    """An SQLite file that is not there yet."""
+    """The URL of an SQLite file that does not exist yet."""
     return f"sqlite:///{tmp_path}/ledger.db"
 
 
 @pytest.fixture
 def server_url(running_postgres: PostgresServer) -> str:
-    """An empty database on a PostgreSQL server."""
+    """The URL of an empty database on PostgreSQL."""
     return running_postgres.emptied()
 
 
 @pytest.fixture
 def prepared_file_url(file_url: str, migrated_file: Path) -> str:
-    """An SQLite file that is up to date."""
+    """The URL of a migrated SQLite file."""
     shutil.copy(migrated_file, file_url.removeprefix("sqlite:///"))
     return file_url
 
 
 @pytest.fixture
 def prepared_server_url(running_postgres: PostgresServer, migrated_database: str) -> str:
-    """A database on PostgreSQL that is up to date. A copy: whatever a test does to its tables, the
-    next one has them as they were.
+    """The URL of a migrated database on PostgreSQL. It is a copy: whatever a test does to its
+    tables, the next test gets them unchanged.
     """
     running_postgres.tell(
         "postgres",
@@ -271,7 +271,7 @@ def prepared_server_url(running_postgres: PostgresServer, migrated_database: str
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
-    """A database of each kind: up to date where the test has a `ledger` on it, else empty."""
+    """A database of each kind: migrated if the test has a `ledger` on it, else empty."""
     which = "file_url" if request.param == "sqlite" else "server_url"
     ready = "prepared_" if "ledger" in request.fixturenames else ""
     return request.getfixturevalue(ready + which)
@@ -283,13 +283,13 @@ LEDGER_LIMIT = seconds(30)
 
 @pytest.fixture
 def ledger_options() -> dict[str, Any]:
-    """What `ledger` is made with beside its URL."""
+    """The arguments of `ledger` beside its URL."""
     return {}
 
 
 @pytest.fixture
 async def ledger(url: str, ledger_options: dict[str, Any]) -> AsyncIterator[Ledger]:
-    """A ledger that is up to date."""
+    """A ledger on a migrated database."""
     options: dict[str, Any] = {"limit": LEDGER_LIMIT, **ledger_options}
     async with Ledger(url, **options) as ledger:
         try:
@@ -299,7 +299,7 @@ async def ledger(url: str, ledger_options: dict[str, Any]) -> AsyncIterator[Ledg
         yield ledger
 
 
-# ── those that Towpath calls over HTTP ───────────────────────────────────────────────────
+# ── servers that Towpath calls over HTTP ─────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -310,7 +310,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @pytest.fixture
 async def caller() -> AsyncIterator[Caller]:
-    """One that may reach this machine."""
+    """A caller that may reach this machine."""
     async with Caller(allow=["127.0.0.0/8"]) as caller:
         yield caller
 

@@ -1,7 +1,7 @@
-"""Journals: what programs of tests wrote down about jobs, to be checked after they were killed.
+"""Journals: files in which programs of tests note what happened to jobs, checked after kills.
 
-Every line is written in one piece to a file that is only appended to, so a program that is killed
-leaves whole lines behind. Several processes may write to the same file.
+Each line is appended with one write, so a program that is killed leaves whole lines behind.
+Several processes may write to the same file.
 """
 
 import logging
@@ -32,7 +32,7 @@ class Journal:
         self._path = path
 
     def write(self, word: str, *jobs: tuple[int, str]) -> None:
-        """Write a line for each job, given as its token and its id."""
+        """Writes a line for each job, given as its token and its id."""
         lines = [f"{word} {token} {id} {os.getpid()} {wall_ms()}\n" for token, id in jobs]
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(file, "".join(lines).encode())
@@ -53,7 +53,7 @@ class JournalHandler(logging.Handler):
 
 
 def log_to_journal(journal: Journal, events: Collection[str]) -> None:
-    """Write Towpath's log lines of these events into *journal* from now on."""
+    """Copies Towpath's log lines of these events to *journal* from now on."""
     logger = logging.getLogger("towpath")
     logger.addHandler(JournalHandler(journal, events))
     logger.setLevel(logging.INFO)

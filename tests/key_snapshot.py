@@ -1,4 +1,4 @@
-"""What a server holds at one moment, to be compared with what it holds later."""
+"""A snapshot of the keys in Redis, to be compared with a later one."""
 
 from typing import Any, TypeVar, cast
 
@@ -7,10 +7,10 @@ V = TypeVar("V")
 
 
 class Dumped(dict[K, V]):
-    """Keys and values at one moment of the server's clock, *taken_ms*.
+    """Keys and values at one moment of the clock of Redis, *taken_ms*.
 
-    A key with a time to live ends by itself, however long a busy machine takes between two dumps.
-    So a later dump in which such a key is missing is equal, if its time was over by then.
+    A key with a time to live expires by itself, however long a busy machine takes between two
+    snapshots. So a later snapshot without such a key is equal, if its time was over by then.
     """
 
     def __init__(self, taken_ms: int = 0) -> None:
@@ -20,13 +20,13 @@ class Dumped(dict[K, V]):
         """When keys end that have a time to live."""
 
     def note(self, key: K, value: V, now_ms: int, ttl_ms: int) -> None:
-        """Add a key that had the time to live *ttl_ms* at *now_ms*; negative = it has none."""
+        """Adds a key with the time to live *ttl_ms* at *now_ms*; negative = it has none."""
         self[key] = value
         if ttl_ms >= 0:
             self.ends_ms[key] = now_ms + ttl_ms
 
     def changed(self, later: "Dumped[K, V]") -> set[K]:
-        """The keys that are not as they were, other than by the end of their time."""
+        """The keys that differ, except keys that have expired."""
         gone = {key for key, end in self.ends_ms.items() if end <= later.taken_ms} - later.keys()
         return {
             key for key in (self.keys() | later.keys()) - gone if self.get(key) != later.get(key)

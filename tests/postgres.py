@@ -1,7 +1,7 @@
-"""A real PostgreSQL from a wheel. Of the wheel only the programs are used, never its code.
+"""A real PostgreSQL from a wheel. Only the programs of the wheel are used, never its code.
 
-That code would make a user and widen permissions up to the root directory where tests run as
-root; here the server runs as `nobody` then, in a directory of its own.
+That code would create a user and widen permissions up to the root directory when tests run as root.
+Here the server runs as `nobody` then, in a directory of its own.
 """
 
 import ctypes
@@ -38,7 +38,7 @@ def _programs() -> Path:
 
 
 def _nobody() -> dict[str, Any]:
-    """PostgreSQL refuses to be root."""
+    """The user `nobody`, because PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return {}
     account = pwd.getpwnam("nobody")
@@ -57,7 +57,7 @@ class PostgresServer:
 
     @property
     def user(self) -> int:
-        """As whom it runs."""
+        """The user as whom it runs."""
         return self._as.get("user", os.geteuid())
 
     def url(self, database: str = "postgres") -> str:
@@ -79,7 +79,7 @@ class PostgresServer:
         shutil.rmtree(self.directory)
 
     def start(self) -> None:
-        """Start it and wait until it takes connections."""
+        """Starts the server and waits until it accepts connections."""
         options = [f"--{name}={value}" for name, value in _OPTIONS.items()]
         data, socket = self.directory / "data", self.directory
         with (self.directory / "log").open("ab") as log:
@@ -89,14 +89,14 @@ class PostgresServer:
         eventually(self._is_ready)
 
     def stop(self, how: signal.Signals) -> None:
-        """SIGINT: in order. SIGQUIT: as if it had crashed."""
+        """Stops the server. SIGINT: orderly. SIGQUIT: as if it had crashed."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(HANGS)
             self._process = None
 
     def freeze(self) -> None:
-        """All its processes stand still: it is there, and does not answer."""
+        """Stops all its processes: connections stay open, and nothing answers."""
         self._signal_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -136,12 +136,12 @@ class PostgresServer:
         return self.url(name)
 
     def emptied(self) -> str:
-        """The URL of the database that is always there, without any tables."""
+        """The URL of the default database, after all tables are removed."""
         self.tell("postgres", "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         return self.url()
 
     def tell(self, database: str, *orders: str) -> None:
-        """Run each of *orders* in a transaction of its own."""
+        """Runs each of *orders* in a transaction of its own."""
         with psycopg.connect(
             host=str(self.directory), user="towpath", dbname=database, autocommit=True
         ) as connection:
@@ -170,7 +170,9 @@ class PostgresServer:
 
 
 def _follow_parent() -> None:
-    """After the change of user, which would undo it. Loaded here, called in the child."""
+    """Called after the change of user, which would undo it. Loaded in the parent, called in the
+    child.
+    """
     _PRCTL(1, signal.SIGKILL)
 
 

@@ -1,9 +1,9 @@
-"""Our programs in processes of their own, without the time that each would take to load.
+"""Runs our programs in processes of their own, without loading their modules each time.
 
 Loading takes up to a second of a core, most programs run for a twentieth of one, and the suite
 starts more than a thousand of them. So one process, the loader, imports everything, and each
 program is a fork of it: with its own arguments, environment, directory, streams and signals, and
-killed, frozen and waited for as any other. A test about the start of a program, or about what the
+killed, frozen and waited for like any other. A test about the start of a program, or about what the
 interpreter prints while it shuts down, uses `Bounded`, which is a plain `Popen`.
 
 `python -m tests.programs FD` is the loader. For each request it forks a keeper, which forks the
@@ -68,12 +68,12 @@ _LONGEST = HANGS
 """Seconds that anybody waits for a program's end. Then it is killed, and the test fails."""
 
 
-# ── on the side of the tests ─────────────────────────────────────────────────────────────
+# ── in the process of the tests ──────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class Ran:
-    """How a program ended, and what it said."""
+    """The exit code of a program, and its output."""
 
     code: int
     out: str
@@ -81,7 +81,7 @@ class Ran:
 
     @property
     def objects(self) -> list[Any]:
-        """Its answer as JSON, line by line."""
+        """Its standard output as JSON, line by line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
@@ -96,10 +96,12 @@ class Ran:
 
 
 class Bounded(subprocess.Popen[AnyStr]):
-    """A `Popen` that nobody waits for without end: a hanging program fails its test, no more."""
+    """A `Popen` with a time limit: a program that hangs only fails its test."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """As `Popen`'s; without *timeout* the program is killed once it has taken too long."""
+        """Waits like `Popen`'s method; without *timeout* the program is killed once it has taken
+        too long.
+        """
         if timeout is not None:
             return super().wait(timeout)
         try:
@@ -125,8 +127,8 @@ Stream = int | IO[Any] | None
 
 
 class Program(Generic[AnyStr]):
-    """A program `[COMMAND, …]` or `[sys.executable, …]` in a process of its own, forked from one
-    that has loaded everything. Used as a `Popen` is.
+    """A program `[COMMAND, …]` or `[sys.executable, …]` in a process of its own, forked from the
+    loader. It is used like a `Popen`.
     """
 
     stdin: IO[AnyStr] | None
@@ -178,7 +180,7 @@ class Program(Generic[AnyStr]):
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end. Without *timeout*, a program that takes too long is killed."""
+        """Waits for the end. Without *timeout*, a program that takes too long is killed."""
         if self.poll() is None:
             ends = select.poll()
             ends.register(self._keeper, select.POLLIN)
@@ -190,22 +192,22 @@ class Program(Generic[AnyStr]):
         return cast("int", self.returncode)
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless the program has ended."""
+        """Sends a signal, unless the program has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
+        """Sends SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
+        """Sends SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def communicate(
         self, input: AnyStr | None = None, timeout: float | None = None
     ) -> tuple[AnyStr, AnyStr]:
-        """Write *input*, read both streams to their end, and wait for the program's. Called once
+        """Writes *input*, reads both streams to their end, and waits for the program's. Called once
         more, it only waits.
         """
         with ThreadPoolExecutor(2) as readers:
@@ -214,7 +216,7 @@ class Program(Generic[AnyStr]):
                 for stream in (self.stdout, self.stderr)
             )
             if self.stdin is not None:
-                with suppress(BrokenPipeError):  # the program has ended without reading
+                with suppress(BrokenPipeError):  # the program has ended without reading its input
                     if input:
                         self.stdin.write(input)
                     self.stdin.close()
@@ -239,7 +241,7 @@ class Program(Generic[AnyStr]):
         at: TracebackType | None,
     ) -> None:
         if kind is not None:
-            self.kill()  # the test has failed: waiting for its program helps nobody
+            self.kill()  # the test has failed: waiting for its program is useless
         for stream in (self.stdout, self.stderr, self.stdin):
             if stream is not None:
                 with suppress(BrokenPipeError):
@@ -248,7 +250,7 @@ class Program(Generic[AnyStr]):
 
 
 def run(words: Sequence[Any], *, input: bytes = b"", **options: Any) -> Ran:
-    """Run a program to its end."""
+    """Runs a program to its end."""
     pipe = subprocess.PIPE
     with Program[bytes](words, stdin=pipe, stdout=pipe, stderr=pipe, **options) as running:
         out, err = running.communicate(input)
@@ -257,7 +259,7 @@ def run(words: Sequence[Any], *, input: bytes = b"", **options: Any) -> Ran:
 
 class ProgramGroup:
     """Programs of one module, started as `python -m MODULE JOURNAL …`. Each has a journal of its
-    own in one folder. A program that is killed is replaced by one with the same arguments.
+    own in one folder. A killed program is replaced by one with the same arguments.
     """
 
     def __init__(self, module: str, folder: Path) -> None:
@@ -280,7 +282,7 @@ class ProgramGroup:
         return program
 
     def kill(self, program: Program[bytes]) -> None:
-        """Send SIGKILL, and start a program with the same arguments."""
+        """Sends SIGKILL, and starts a program with the same arguments."""
         _end(program)
         self.start(*self._arguments[program.pid])
 
@@ -288,13 +290,13 @@ class ProgramGroup:
         self.kill(chance.choice(self.alive))
 
     def freeze_one(self, chance: random.Random) -> None:
-        """Send SIGSTOP: the program keeps its leases and does not notice how time passes."""
+        """Sends SIGSTOP: the program keeps its leases and does not notice how time passes."""
         program = chance.choice(self.alive)
         program.send_signal(signal.SIGSTOP)
         self._frozen.append(program)
 
     def thaw(self) -> None:
-        """Send SIGCONT to all frozen programs."""
+        """Sends SIGCONT to all frozen programs."""
         for program in self._frozen:
             program.send_signal(signal.SIGCONT)
         self._frozen.clear()
@@ -319,7 +321,7 @@ def _end(program: Program[bytes]) -> None:
 
 
 def _stream(given: Stream, own: int, mode: str, theirs: ExitStack) -> tuple[int, IO[Any] | None]:
-    """The program's end of a stream, which *theirs* closes, and ours if it is a pipe."""
+    """The program's end of a stream, which *theirs* closes, and our end if it is a pipe."""
     if given is None:
         return own, None
     if given == subprocess.PIPE:
@@ -337,24 +339,26 @@ def _stream(given: Stream, own: int, mode: str, theirs: ExitStack) -> tuple[int,
 
 @cache
 def _loader() -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """The process that loads everything, and where it is asked. It ends when this one does."""
+    """Starts the loader; returns the socket for requests. The loader ends when this process
+    does.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, "-m", "tests.programs", str(theirs.fileno())]
         return ours, subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT)
 
 
-# ── the process that loads ───────────────────────────────────────────────────────────────
+# ── in the loader ────────────────────────────────────────────────────────────────────────
 
 
 def _serve(asked: socket.socket) -> None:
-    atexit.register(_leave)  # before all others: the last one runs first
+    atexit.register(_leave)  # registered before all others, so it runs last
     for module in (*_LOADED, *_APPLICATIONS):
         import_module(module)
-    # What was loaded is shared with all forks as long as none of them writes to it.
+    # Loaded objects are shared with all forks as long as none of them writes to them.
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are nobody's concern
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
     while True:
         wanted, fds, _, _ = socket.recv_fds(asked, _LARGEST, 4)
         if not wanted:
@@ -374,7 +378,7 @@ def _keep(wanted: dict[str, Any], fds: list[int]) -> NoReturn:
     for fd in fds[:3]:
         os.close(fd)
     with socket.socket(fileno=fds[3]) as teller:
-        with suppress(BrokenPipeError):  # whoever asked is gone
+        with suppress(BrokenPipeError):  # the process that asked is gone
             teller.send(struct.pack("q", pid))
         _, status = os.waitpid(pid, 0)
         with suppress(BrokenPipeError):
@@ -392,9 +396,9 @@ def _is_read_by_python_itself(env: Mapping[str, str]) -> bool:
 
 
 def _become(wanted: dict[str, Any], streams: list[int]) -> NoReturn:
-    """Be the program: its last words and its exit code are its own.
+    """Becomes the program: runs it with its own arguments, streams and exit code.
 
-    Nothing of the request stays, and nothing that the process that loaded had opened.
+    Nothing of the request is left, and nothing that the loader had opened.
     """
     for own, fd in enumerate(streams):
         os.dup2(fd, own)
@@ -427,7 +431,7 @@ _exit_code: list[int] = []
 
 
 def _leave() -> None:
-    """End a program without the interpreter's finalization, as the last of its exit handlers.
+    """Ends a program without the interpreter's finalization, as the last of its exit handlers.
 
     Freeing everything that the loader imported would take longer than most programs run. Streams
     are flushed, and unreachable objects are destroyed, so that a warning about one is printed.
@@ -445,7 +449,7 @@ def _leave() -> None:
 
 
 def _run(words: list[str], on_warnings: str) -> None:
-    """Run `COMMAND …`, `python [-W action] -m module …`, `-c text` or `script.py …`."""
+    """Runs `COMMAND …`, `python [-W action] -m module …`, `-c text` or `script.py …`."""
     first, *rest = words
     if rest[:1] == ["-W"]:
         _, on_warnings, *rest = rest

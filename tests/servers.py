@@ -1,4 +1,4 @@
-"""The servers that the suite runs on."""
+"""The server programs that the suite runs on."""
 
 import importlib.util
 import shutil
@@ -23,7 +23,7 @@ def oldest() -> ServerBinary:
 
 
 def encrypting() -> ServerBinary | None:
-    """Debian's Redis 7.0, which speaks TLS (`make test` brings it), or what the machine has."""
+    """Debian's Redis 7.0, which speaks TLS (`make test` installs it), or the one of the machine."""
     brought = Path(sys.prefix) / "redis-tls" / "redis-server"
     for found in (brought, shutil.which("redis-server"), shutil.which("valkey-server")):
         if found is not None and Path(found).exists() and _speaks_tls(Path(found)):
@@ -32,7 +32,7 @@ def encrypting() -> ServerBinary | None:
 
 
 def _speaks_tls(path: Path) -> bool:
-    """One that was built without TLS does not know the option."""
+    """Whether it knows the option, which a build without TLS does not."""
     words = [path, "--port", "0", "--tls-port", "0", "--dir", "/nowhere"]
     ran = subprocess.run(words, capture_output=True, text=True, check=False)
     return "/nowhere" in ran.stdout + ran.stderr and "tls-port" not in ran.stdout + ran.stderr

@@ -1,4 +1,4 @@
-"""A TCP server for a test: when it is over, so are its connections and all that served them."""
+"""A TCP server for a test; when it ends, it closes its connections and ends their handlers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Accepting:
         task.add_done_callback(self._open.discard)
 
     async def cut_all(self) -> None:
-        """End every open connection now, with whatever it has still to send."""
+        """Ends every open connection now, with whatever it has still to send."""
         cut = list(self._open)
         for task in cut:
             task.cancel()
@@ -53,9 +53,9 @@ class Accepting:
 async def accepting(
     handle: Handle, *, address: str = LOOPBACK, port: int = 0, tls: ssl.SSLContext | None = None
 ) -> AsyncGenerator[Accepting]:
-    """Serve each connection by *handle* until the end of the block.
+    """Serves each connection by *handle* until the end of the block.
 
-    What is open then is cut: a connection that outlives its event loop fails some later test.
+    Connections that are still open are cut: one that outlives its event loop fails some later test.
     """
     server = Accepting(handle)
     listener = await asyncio.start_server(server.connected, address, port, ssl=tls, limit=LIMIT)

@@ -1,4 +1,4 @@
-"""The tests' own dumps: what ended by itself is no change, everything else is."""
+"""Snapshots of keys: an expired key is no change, everything else is."""
 
 import pytest
 
@@ -20,19 +20,19 @@ BEFORE = dumped(1000, {"brief": (b"b", 10), "lasting": (b"l", -1)})
 
 
 class TestAKeyThatIsGone:
-    def test_is_no_change_if_its_time_was_over(self) -> None:
+    def test_is_no_change_if_it_has_expired(self) -> None:
         after = dumped(1010, {"lasting": (b"l", -1)})
         assert BEFORE.changed(after) == set()
         assert after == BEFORE
         assert after == BEFORE
 
-    def test_is_a_change_before_its_time(self) -> None:
+    def test_is_a_change_before_its_expiry(self) -> None:
         after = dumped(1009, {"lasting": (b"l", -1)})
         assert BEFORE.changed(after) == {"brief"}
         assert after != BEFORE
         assert after != BEFORE
 
-    def test_is_a_change_if_it_had_no_end(self) -> None:
+    def test_is_a_change_if_it_had_no_time_to_live(self) -> None:
         assert BEFORE.changed(dumped(10**6, {})) == {"lasting"}
 
 
@@ -42,7 +42,7 @@ def test_a_key_that_is_new_or_has_another_value_is_a_change(taken_ms: int) -> No
     assert BEFORE.changed(dumped(taken_ms, keys)) == {"brief", "new"}
 
 
-def test_dumps_of_a_server_know_which_keys_end(server: EmbeddedServer) -> None:
+def test_snapshots_know_which_keys_expire(server: EmbeddedServer) -> None:
     server.ask("SET", "brief", "x", "PX", 200)
     server.ask("SET", "lasting", "x")
     whole, plain = dump(server), Deployment(server.url, (server,))

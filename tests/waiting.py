@@ -16,7 +16,7 @@ PATIENT = Limits(answer=seconds(30), give_up=seconds(HANGS), channels=16)
 
 
 def eventually(fact: Callable[[], object], *, within: float = HANGS) -> None:
-    """Return as soon as *fact* holds; fail the test if it does not within that many seconds."""
+    """Returns as soon as *fact* holds; fails the test if it does not within that many seconds."""
     for pause in _pauses(fact, within):
         if fact():
             return
@@ -32,7 +32,7 @@ async def eventually_async(fact: Callable[[], Awaitable[object]], *, within: flo
 
 
 def _pauses(fact: object, within: float) -> Iterator[float]:
-    """Longer and longer ones: looking costs what is waited for its share of the processor."""
+    """Pauses that grow: looking takes CPU from what is waited for."""
     began = time.monotonic()
     while (waited := time.monotonic() - began) < within:
         yield min(0.005 + waited / 10, 0.05)

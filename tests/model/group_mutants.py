@@ -1,4 +1,4 @@
-"""Planted faults of error groups and of the search, each of which must turn the model red."""
+"""Planted faults of error groups and of the search; the model test must fail with each of them."""
 
 from __future__ import annotations
 

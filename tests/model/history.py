@@ -1,4 +1,4 @@
-"""What must hold of the engine's answers whatever the oracle says, from the answers alone."""
+"""Invariants of the engine's answers that need no oracle: they follow from the answers alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.model.values import (
 
 @dataclass
 class _Life:
-    """One job of one id, as its answers tell."""
+    """One job of one id, as far as the answers tell."""
 
     new: JobSpec
     not_before: int
@@ -51,7 +51,7 @@ class AnswerHistory:
         self._most_attempts = max(self._most_attempts, options.max_attempts or 20)
 
     def note(self, now: int, verb: str, asked: dict[str, Any], found: Any) -> None:
-        """Take an answer in, or fail if it can't follow what came before."""
+        """Adds an answer; fails if it contradicts the answers before it."""
         if isinstance(found, Refusal):
             return
         if isinstance(found, Exchanged):
@@ -128,7 +128,9 @@ class AnswerHistory:
             self._last_token = lease.token
 
     def _fits(self, now: int, asked: dict[str, Any], leases: list[HeldLease]) -> None:
-        """What was asked for: one of the selectors, and no more than the worker may hold."""
+        """Checks a claimed job: it has one of the selectors, and its worker holds no more than its
+        limit.
+        """
         most, named = asked.get("max_held"), asked.get("selectors")
         for lease in leases:
             self._lives[lease.id].counted_by = asked["worker"] if most else ""

@@ -1,4 +1,4 @@
-"""The keys of one queue as they are on the server, whatever is in them."""
+"""The keys of one queue in Redis, with all that is in them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ return found
 
 @dataclass(frozen=True)
 class ModelTarget:
-    """Where programs run."""
+    """The Redis on which programs run."""
 
     url: str
     address: Address
@@ -43,7 +43,7 @@ class ModelTarget:
 
 
 class Keyspace:
-    """Everything that a queue has on its server."""
+    """Everything that a queue has in Redis."""
 
     def __init__(self, connection: ServerConnection, queue: str) -> None:
         self._connection, self._queue = connection, queue
@@ -54,7 +54,7 @@ class Keyspace:
         return {name.removeprefix(self._tag) for name in self._full_names()}
 
     def dump(self) -> Dumped[str, Reply]:
-        """The contents of every key but the memory of calls."""
+        """The contents of every key except the memory of calls."""
         answer = self._connection.ask("EVAL", _DUMP, 0, self._tag)
         assert isinstance(answer, list)
         taken, *flat = answer
@@ -66,12 +66,12 @@ class Keyspace:
         return found
 
     def lasting(self, *passing: str) -> list[str]:
-        """Keys that begin so, and should go by themselves, but never would."""
+        """Keys with this prefix that should expire, but never would."""
         begin = tuple(self._tag + beginning for beginning in passing)
         return self._without_end(name for name in self._full_names() if name.startswith(begin))
 
     def lasting_jobs(self, kept: Iterable[str]) -> list[str]:
-        """The same of the keys of jobs that are *kept* for a time."""
+        """The same for the keys of jobs that are *kept* for a time."""
         kinds = ("job", "load", "result")
         return self._without_end(f"{self._tag}{kind}:{id}" for id in kept for kind in kinds)
 
@@ -79,7 +79,7 @@ class Keyspace:
         return [name for name in names if self._connection.ask("PTTL", name) == -1]
 
     def clear(self) -> None:
-        """Leave nothing to the programs that come, so that what they list stays short."""
+        """Removes leftovers, so that lists stay short for the next programs."""
         self._connection.ask("UNLINK", "", *self._full_names())
         self._connection.ask("HDEL", "towpath:queues", self._queue)
 

@@ -1,4 +1,4 @@
-"""The state machine: random programs, run by the engine on a real server and by the oracle."""
+"""The state machine: random programs, run by the engine on a real Redis and by the oracle."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ T = TypeVar("T")
 class EngineAgainstOracle(RuleBasedStateMachine):
     """Any interleaving of verbs, repeats and time leaves engine and oracle equal.
 
-    One rule takes a step of any kind: rules of their own would be left out at random, and most
-    programs would have nobody who submits, or nobody who claims.
+    One rule takes a step of any kind. Rules per verb would be left out at random, and most programs
+    would have no submits, or no claims.
     """
 
     target: ClassVar[ModelTarget]
@@ -59,7 +59,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.calls: dict[str, tuple[int, str, dict[str, Any]]] = {}
         self.claiming = itertools.cycle(programs.CLAIMING)
         self.other = itertools.cycle(programs.OTHER)
-        self.unnamed = itertools.count(999, -1)  # the order of their texts is not their age
+        self.unnamed = itertools.count(999, -1)  # ids whose order as text is not their age
         self.jobs: list[JobSpec] = []
         self.leases: list[HeldLease] = []
         self.log: list[str] = []
@@ -101,7 +101,9 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     # ── both sides ───────────────────────────────────────────────────────────────────────
 
     def both(self, verb: str, **asked: Any) -> Any:
-        """A new call, made to engine and oracle: they answer the same, or refuse the same."""
+        """Makes a new call to engine and oracle: both answer the same, or refuse with the same
+        error.
+        """
         if self.lost is not None:
             return self.lose(verb, asked)
         channel = next(self.claiming if verb in ("claim", "exchange") else self.other)
@@ -124,7 +126,9 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         return found
 
     def lose(self, verb: str, asked: dict[str, Any]) -> Any:
-        """The same for a call whose reply is lost: one effect, one answer, of the first options."""
+        """The same for a call whose reply is lost: one effect, one answer, by the options of its
+        first try.
+        """
         options, self.lost = replace(self.options, **self.lost or {}), None
         number = self.oracle.calls.get("lost", (0, None))[0] + 1
         expected = self.oracle.perform("lost", number, verb, **asked)
@@ -137,7 +141,9 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         return found
 
     def agree(self) -> None:
-        """Every job is where the oracle has it, in the same order, and the counts add up."""
+        """Checks that every job is where the oracle has it, in the same order, and that the counts
+        add up.
+        """
         wanted, counted = oracle_questions.census(self.oracle), oracle_questions.counts(self.oracle)
         counts, found = self.plain_engine.survey()
         assert found == wanted, oracle_questions.differences(found, wanted)
@@ -160,7 +166,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.jobs += jobs
 
     def submit_alone(self, wanted: dict[str, Any]) -> None:
-        """One job, in a call that the engine names, with an id of the engine's if it has none."""
+        """Submits one job, in a call that the engine names, with a generated id if it has none."""
         new = self.new(wanted)
         id, found = self.plain_engine.submit_alone(new)
         new = replace(new, id=id)
@@ -170,13 +176,17 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.jobs.append(new)
 
     def submit_again(self, which: int) -> None:
-        """The same job in another call: mostly one that is gone, also one whose id we made."""
+        """Submits the same job in another call: mostly a job that is gone, also one with a
+        generated id.
+        """
         gone = [new for new in self.jobs if new.named and self.oracle.find(new.id) is None]
         for new in _pick(gone if which < 3 else self.jobs, which):
             self.both("submit", jobs=[new])
 
     def come_back(self, kind: str, off: int, crowd: int) -> None:
-        """A name that ended, when its job is gone or is known no more; a *crowd* comes first."""
+        """Submits an id that ended, when its job is gone or forgotten; a *crowd* of jobs comes
+        first.
+        """
         if not self.oracle.seen:
             self.submit([{"id": "9"}])
             self.both("cancel", id="9")
@@ -191,7 +201,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
                 self.both("submit", jobs=[new])
 
     def flood(self, when: tuple[str, int], most: int) -> None:
-        """More jobs than one step reaps or promotes."""
+        """Submits more jobs than one step reaps or promotes."""
         if self.may_flood:
             self.may_flood = False
             self.submit([{"when": when, "max_attempts": most}] * FLOOD)
@@ -200,7 +210,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     # ── claim, settle ────────────────────────────────────────────────────────────────────
 
     def claim(self, worker: str, lease: int, count: int, lane: str | None = None) -> None:
-        """A paused queue gives nothing, and is then resumed."""
+        """Claims. A paused queue gives nothing, and is resumed then."""
         self.leases += self.both("claim", worker=worker, lease=lease, count=count, lane=lane)
         if self.oracle.paused:
             self.both("resume")
@@ -210,14 +220,16 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.claim("w6", LONGEST_LEASE, 2)
 
     def overtake(self) -> None:
-        """A plain job is given back and claimed again: then its first lease is stale."""
+        """Releases a plain job and claims it again, so that its first lease is stale."""
         self.submit([{}])
         for verb, which, *rest in (("release", 0, 0, ""), ("complete", -1, b"")):
             self.claim("w8", LONGEST_LEASE, 1)
             self.settle(verb, which, *rest)
 
     def try_with_others(self, wait: int) -> None:
-        """A job that had a time fails, and is due again together with one of a later time."""
+        """Fails a job that had a due time, so that it is due again together with one of a later due
+        time.
+        """
         self.submit([{"when": ("delay", 1), "priority": 100, "max_attempts": 2}])
         self.time(1)
         known = len(self.leases)
@@ -230,7 +242,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both("promote", limit=100)
 
     def leave_to_others(self, pause: int, unhandled: str) -> None:
-        """One worker after the other cannot run what it gets, and gives it back."""
+        """One worker after the other cannot run the job that it gets, and releases it."""
         self.submit([{}])
         for why in ("first", unhandled):
             known = len(self.leases)
@@ -240,7 +252,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             self.time(pause)
 
     def claim_selected(self, worker: str, count: int, how: dict[str, Any]) -> None:
-        """By selector, with a limit, or both; if there are no such jobs, some come first."""
+        """Claims by selector, with a limit, or both; submits such jobs first if there are none."""
         if not any(job.new.selector for job in self.oracle.ready()):
             self.submit([{"selector": selector} for selector in ("o/n|dev", "{x}:9", "o/n|dev")])
         self.leases += self.both("claim", worker=worker, lease=LONGEST_LEASE, count=count, **how)
@@ -249,14 +261,14 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.claim("w3", lease, 2, lane)
 
     def lease(self, which: int) -> HeldLease | None:
-        """A lease that is held, or (below 0) that was; any if there is none such."""
+        """A lease that is held, or (below 0) one that was held; any lease if there is none such."""
         held = [lease for lease in self.leases if self.oracle.holds(lease.id, lease.token)]
         past = [lease for lease in self.leases if lease not in held]
         wanted = _pick(held, which) if which >= 0 else _pick(past, -1 - which)
         return next(iter(wanted or _pick(self.leases, which)), None)
 
     def settle(self, verb: str, which: int, *rest: Any) -> None:
-        """Under a lease; if there never was one, some job is claimed first."""
+        """Settles a lease; if there never was one, claims a job first."""
         if not self.leases:
             self.claim_some()
         lease = self.lease(which)
@@ -284,13 +296,13 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     # ── without a lease ──────────────────────────────────────────────────────────────────
 
     def cancel(self, which: int) -> None:
-        """Often a job that somebody works on."""
+        """Cancels a job, often one that is leased."""
         lease = self.lease(which - 1) if 0 < which < 5 else None
         for id in [lease.id] if lease else [new.id for new in _pick(self.jobs, which)]:
             self.both("cancel", id=id)
 
     def move(self, which: list[int], whens: list[tuple[str, int]]) -> None:
-        """Mostly jobs that wait, several of them at once."""
+        """Moves jobs, mostly delayed and ready ones, several at once."""
         waiting = [job.new for state in WAITS for job in self.oracle.jobs_in(state)]
         ids = [new.id for n in which for new in _pick(waiting if n < 5 else self.jobs, n)]
         now = self.plain_engine.now
@@ -302,7 +314,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             self.both("move", moves=moves)
 
     def set(self, wanted: list[dict[str, Any]], which: int) -> None:
-        """The first of them often under the id of a job that is there, or that was tried."""
+        """Sets jobs, the first often under the id of a job that exists, or that was tried."""
         states = (*WAITS, "dead")
         tried = [job.new for state in states for job in self.oracle.jobs_in(state) if job.attempts]
         there = tried if which in (1, 3) and tried else self.jobs
@@ -318,7 +330,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.attend("delete", which)
 
     def attend(self, verb: str, which: int) -> None:
-        """Mostly a dead job."""
+        """Changes an ended job, mostly a dead one."""
         dead = [job.new for job in self.oracle.jobs_in("dead")]
         for new in _pick(dead if which < 5 else self.jobs, which):
             self.both(verb, id=new.id)
@@ -340,17 +352,17 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both("pause")
 
     def reconfigure(self, options: dict[str, Any]) -> None:
-        """In force at once, for jobs that are there too."""
+        """Changes the options, which also affects the existing jobs at once."""
         self.options = self.oracle.options = replace(self.options, **options)
         self.history.reconfigured(self.options)
         self.plain_engine.reconfigure(self.options)
 
     def declare(self, options: dict[str, Any]) -> None:
-        """By a program that uses the queue, whatever an operator has changed."""
+        """Declares options for a program that uses the queue, after any changes of an operator."""
         self.hold(self.oracle.declare(options), self.plain_engine.declare(options))
 
     def reset(self, names: list[str]) -> None:
-        """By an operator: what was changed is as it was declared."""
+        """Resets options for an operator: changed ones are as declared again."""
         self.hold(self.oracle.reset(names), self.plain_engine.reset(names))
 
     def hold(self, wanted: Options, found: QueueOptions) -> None:
@@ -374,7 +386,9 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.oracle.now += ms
 
     def moment(self, kind: str, off: int, then: str) -> None:
-        """To a due time, the end of a lease, …; 1 ms before or after it; and what is done then."""
+        """Advances to a due time, the end of a lease, or the like; 1 ms before or after it, too;
+        and does what falls due then.
+        """
         moments = oracle_questions.moments(self.oracle)
         soonest = min(moments[kind] or itertools.chain(*moments.values()), default=self.oracle.now)
         self.time(max(0, soonest + off - self.oracle.now))
@@ -386,18 +400,18 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             self.both(then, limit=100)
 
     def repeat(self, channel: str) -> None:
-        """The reply was lost, and the call is sent again: one effect, one answer."""
+        """Repeats a call whose reply was lost: one effect, one answer."""
         if channel in self.calls:
             self.compare(channel, *self.calls[channel])
 
     def lose_reply(self, options: dict[str, Any], step: tuple[Any, ...]) -> None:
-        """The reply is lost, and the options change before the call is sent again."""
+        """Loses a reply, and changes the options before the call is repeated."""
         self.lost = options
         self.take(*step)
-        self.lost = None  # where the step made no call
+        self.lost = None  # the step made no call
 
     def send_late(self, channel: str) -> None:
-        """A call that a newer one has overtaken is refused."""
+        """Sends a call that a newer one has overtaken; it is refused."""
         number, verb, asked = self.calls.get(channel, (0, "", {}))
         if number > 1:
             found = self.compare(channel, number - 1, verb, asked)
@@ -414,7 +428,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             self.keyspace.clear()
 
     def everything_ends(self) -> None:
-        """With every job gone and the clock past all windows, only the fixed keys remain."""
+        """With every job gone and the clock past all retentions, only the fixed keys remain."""
         for id in list(self.oracle.jobs):
             assert self.plain_engine.look(id) == oracle_questions.look(self.oracle, id)
         for job in list(self.oracle.jobs.values()):
@@ -435,5 +449,5 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
 
 def _pick(found: Sequence[T], which: int) -> list[T]:
-    """The one that is *which* from the end, as far as there are any."""
+    """The entry at position *which* from the end, counted round."""
     return [found[-1 - which % len(found)]] if found else []

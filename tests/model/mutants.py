@@ -1,4 +1,4 @@
-"""Planted faults: edits of the scripts' text, each of which must turn the model red."""
+"""Planted faults: edits of the scripts' text; the model test must fail with each of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from towpath.engine.space import INDEX_SCRIPTS
 
 @dataclass(frozen=True)
 class Edit:
-    """In this piece of Lua, these words become others."""
+    """Replaces these words in this piece of Lua by others."""
 
     piece: str
     words: str
@@ -19,7 +19,7 @@ class Edit:
 
 
 class Mutant:
-    """A fault and the edits that plant it."""
+    """A fault, and the edits that plant it."""
 
     def __init__(self, name: str, *edits: tuple[str, str, str]) -> None:
         self.name = name
@@ -34,7 +34,7 @@ class Mutant:
         return [edit.piece for edit in self._edits]
 
     def scripts(self) -> Scripts:
-        """The scripts with the fault. Fails if its words are no longer there, exactly once."""
+        """The scripts with the fault. Fails unless the words of each edit occur exactly once."""
         for edit in self._edits:
             found = _text(edit.piece).count(edit.words)
             assert found == 1, f"{self.name}: {found} times in {edit.piece}.lua: {edit.words}"

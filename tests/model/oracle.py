@@ -1,7 +1,7 @@
-"""What the documents say the engine does, in plain Python: the model that it is tried against.
+"""What the docs say that the engine does, in plain Python: the model with which it is compared.
 
 Nothing here comes from towpath. Everything is a dictionary that is searched from end to end, so
-that each rule can be read beside its sentence in the documents. Times are ms on one clock.
+that each rule can be read beside its sentence in the docs. Times are ms of one clock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Oracle(Places):
     # ── calls that may be repeated ───────────────────────────────────────────────────────
 
     def perform(self, channel: str, number: int, verb: str, **asked: Any) -> Any:
-        """The answer to a call; again the same for a repeat, which has no effect."""
+        """The answer to a call; a repeat has the same answer and no effect."""
         last, answer = self.calls.get(channel, (0, None))
         if number < last:
             return Refusal("call_stale")
@@ -50,7 +50,7 @@ class Oracle(Places):
         return answer
 
     def _again(self, verb: str, answer: Any) -> Any:
-        """A repeated claim answers with those of its leases that are still held."""
+        """A repeated claim returns those of its leases that are still held."""
         if verb == "claim":
             return self._still_held(answer)
         if verb == "exchange":
@@ -134,7 +134,7 @@ class Oracle(Places):
             self.trimmed_at = self.now
 
     def _asked_for(self, selectors: tuple[str, ...] = ()) -> list[Job]:
-        """What can be had: of these selectors, or any."""
+        """The jobs that a claim may get: with one of these selectors, or any."""
         if selectors:
             self.asked_for |= dict.fromkeys(selectors, self.now)
         else:
@@ -173,7 +173,7 @@ class Oracle(Places):
     # ── under a lease ────────────────────────────────────────────────────────────────────
 
     def _held(self, id: str, token: int) -> Job | Refusal:
-        """The job if this token is the one that counts, whatever the clock says."""
+        """The job, if this token is the current one, whatever the clock says."""
         job = self.find(id)
         if job is None:
             return Refusal("job_not_found")
@@ -210,7 +210,7 @@ class Oracle(Places):
         return self._end(job, "done")
 
     def _completed(self, id: str, token: int) -> bool:
-        """Whether this very lease completed the job, as far as that is still known."""
+        """Whether this very lease completed the job, as far as that is still remembered."""
         ended = self.find(id)
         kept = ended is not None and ended.state == "done" and ended.token == token
         return kept or (id, token) in self.just_completed
@@ -264,7 +264,7 @@ class Oracle(Places):
     # ── without a lease ──────────────────────────────────────────────────────────────────
 
     def cancel(self, id: str) -> str | Refusal:
-        """A running job is asked to stop; it is cancelled when its worker lets go."""
+        """A running job is asked to stop; it is cancelled when its worker settles it."""
         job = self.find(id)
         if job is None:
             return Refusal("job_not_found")
@@ -280,7 +280,9 @@ class Oracle(Places):
         return [self._move(id, kind, ms) for id, (kind, ms) in moves.items()]
 
     def _move(self, id: str, kind: str, ms: int) -> str | Refusal:
-        """Delayed until then; in the past it is ready, and one that is ready stays in its place."""
+        """The job is delayed until then; in the past it is ready, and a ready job stays in its
+        place.
+        """
         job = self.find(id)
         if job is None:
             return Refusal("job_not_found")
@@ -291,7 +293,7 @@ class Oracle(Places):
             return job.state
         self.totals["moved"] += 1
         job.due, job.asked, job.keep_turn = due, None, False
-        if job.state != "waiting":  # that one goes by its time when it comes forward
+        if job.state != "waiting":  # that one is delayed when it becomes the head
             if due > self.now:
                 job.state = "delayed"
             elif self._take_lane(job):
@@ -302,7 +304,7 @@ class Oracle(Places):
         return [self._set(new) for new in jobs]
 
     def _set(self, new: JobSpec) -> PlacedJob | Refusal:
-        """As if the old one had never been: all but who works on it, and its room."""
+        """As if the old job had never been, except for the room that it takes in the queue."""
         old = self.find(new.id)
         state = old.state if old else ""
         if state == "leased":
@@ -319,7 +321,7 @@ class Oracle(Places):
         return self._reap(limit, self._shelves())
 
     def _reap(self, limit: int, shelves: IdsByTime) -> int:
-        """At most *limit*; those that this very call has settled or renewed are among them."""
+        """At most *limit* leases, including those that this very call has settled or renewed."""
         ended = [id for id, expires in shelves.leased.items() if expires <= self.now]
         ended.sort(key=lambda id: (shelves.leased[id], id))
         for job in [self.jobs[id] for id in ended[:limit] if id in self.jobs]:
@@ -342,7 +344,7 @@ class Oracle(Places):
             job.state, job.reason = "ready", "LEASE_ENDED"  # at its old place
 
     def promote(self, limit: int) -> int:
-        """Due jobs become ready in order of due time, then submission, within a batch."""
+        """Due jobs become ready in the order of due times, then of submission, within a batch."""
         due = [job for job in self.jobs_in("delayed") if (job.due or 0) <= self.now]
         due.sort(key=lambda job: (job.due, job.id))
         batch = sorted(due[:limit], key=lambda job: (job.asked_due or job.due, job.tick))
@@ -397,14 +399,16 @@ class Oracle(Places):
     # ── options ──────────────────────────────────────────────────────────────────────────
 
     def declare(self, wanted: dict[str, Any]) -> Options:
-        """Each holds that still is what was declared of it last; a change of somebody's stays."""
+        """Each declared option takes effect if its value is still the one declared last; changes of
+        operators stay.
+        """
         held = {name: value for name, value in wanted.items() if self._as_declared(name)}
         self.declared |= wanted
         self.options = replace(self.options, **held)
         return self.options
 
     def reset(self, names: list[str]) -> Options:
-        """What was declared last; what nobody declares, its default."""
+        """Sets options to what was declared last, or to their defaults."""
         self.options = replace(self.options, **{name: self._base(name) for name in names})
         return self.options
 

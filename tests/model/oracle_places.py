@@ -1,4 +1,4 @@
-"""Where every job of a queue is: the oracle's state, and the ways from one place to another.
+"""The states and places of a queue's jobs: part of the oracle.
 
 Nothing here comes from towpath.
 """
@@ -14,7 +14,7 @@ from tests.model.values import IdsByTime, Job, Options
 
 @dataclass
 class Places:
-    """One queue's jobs."""
+    """The jobs of one queue."""
 
     options: Options
     now: int
@@ -37,10 +37,10 @@ class Places:
     just_completed: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     """By this very call: id and token."""
 
-    # ── who is where ────────────────────────────────────────────────────────────────────────
+    # ── finding jobs ────────────────────────────────────────────────────────────────────────
 
     def find(self, id: str) -> Job | None:
-        """The job, unless the time that it is kept for is over."""
+        """The job, unless its retention is over."""
         job = self.jobs.get(id)
         return None if job is None or self._is_over(job) else job
 
@@ -51,22 +51,22 @@ class Places:
         return [job for job in self.jobs.values() if job.state == state and not self._is_over(job)]
 
     def ready(self) -> list[Job]:
-        """In the order they are claimed."""
+        """The ready jobs in the order in which they are claimed."""
         return sorted(self.jobs_in("ready"), key=lambda job: (-job.new.priority, job.turn))
 
     def ready_before(self, job: Job) -> int:
-        """How many are before it: of its selector if it has one, or of all."""
+        """How many jobs are before it: of its selector if it has one, or of all."""
         selector = job.new.selector
         return [other for other in self.ready() if selector in (None, other.new.selector)].index(
             job
         )
 
     def held_by(self, worker: str) -> int:
-        """How many a worker holds of those that it claimed with a limit."""
+        """How many leases a worker holds of those that it claimed with a limit."""
         return len([job for job in self.jobs_in("leased") if job.counted and job.worker == worker])
 
     def waiting(self, lane: str) -> list[Job]:
-        """Behind the head of *lane*, in the order of submission."""
+        """The jobs behind the head of *lane*, in the order of submission."""
         behind = [job for job in self.jobs_in("waiting") if job.new.lane == lane]
         return sorted(behind, key=lambda job: job.tick)
 
@@ -80,19 +80,21 @@ class Places:
         return self.last_tick
 
     def _delay(self, job: Job, delay: int) -> None:
-        """For another try: the due time that was asked for stays."""
+        """Delays a job until its next attempt; its due time stays as it was asked for."""
         job.asked = (job.due or 0) if job.asked is None else job.asked
         job.state, job.due = "delayed", self.now + delay
 
     def _come_forward(self, job: Job) -> None:
-        """Behind what is ready now, unless its time has not come."""
+        """Makes a job ready behind all ready jobs, or delayed if its time has not come."""
         if job.due is not None and job.due > self.now:
             job.state = "delayed"
         else:
             job.state, job.turn = "ready", self._tick()
 
     def _take_lane(self, job: Job) -> bool:
-        """Whether the job may be in the open; if not, it waits at its submission's place."""
+        """Whether the job may leave its lane; otherwise it waits at its place in the order of
+        submission.
+        """
         lane = job.new.lane
         if lane is None or self.holders.setdefault(lane, job.id) == job.id:
             return True
@@ -110,7 +112,7 @@ class Places:
             self.holders[lane] = behind[0].id
             self._come_forward(behind[0])
 
-    # ── how a life ends ──────────────────────────────────────────────────────────────────
+    # ── how a job ends ──────────────────────────────────────────────────────────────────────
 
     def _end(self, job: Job, state: str) -> str:
         keep = self.options.keep if job.new.keep is None else job.new.keep
@@ -156,7 +158,9 @@ class Places:
         return IdsByTime(leased, kept, dead, dict(self.seen))
 
     def _trim(self, limit: int, shelves: IdsByTime) -> int:
-        """Remove what is too old; where nothing is, what is too many."""
+        """Removes jobs that are too old; if there are none, those beyond the number that is
+        kept.
+        """
         options = self.options
         kept = _outdated(shelves.kept, self.now, options.keep_most, limit)
         old = self.now - options.keep_dead
@@ -171,7 +175,7 @@ class Places:
         return len(kept) + len(gone) + len(seen)
 
     def _trim_dead(self, job: Job) -> bool:
-        """A head that parks its lane stays until somebody decides."""
+        """A dead head that parks its lane stays until it is retried, dropped or deleted."""
         if job.new.lane is not None and self.holders.get(job.new.lane) == job.id:
             job.dead_since = self.now
             return False

@@ -1,4 +1,4 @@
-"""What people may ask about a queue, answered from the oracle. Nothing here comes from towpath."""
+"""Inspections of a queue, answered from the oracle. Nothing here comes from towpath."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _masked(word: re.Match[str]) -> str:
 
 
 def look(queue: Oracle, id: str) -> JobDetails | Refusal:
-    """What a person is told about one job."""
+    """Everything about one job."""
     job = queue.find(id)
     if job is None:
         return Refusal("job_not_found")
@@ -94,7 +94,7 @@ def _held_up(queue: Oracle, job: Job) -> str | None:
 
 
 def moments(queue: Oracle) -> dict[str, list[int]]:
-    """When something happens by itself, by what it is: each soonest first."""
+    """The instants at which something happens without a call, by its kind: each soonest first."""
     found = {
         "due": [job.due for job in queue.jobs_in("delayed")],
         "lease": [job.expires for job in queue.jobs_in("leased")],

@@ -1,4 +1,4 @@
-"""The engine as the oracle speaks: plain values in, plain values out, one call at a time."""
+"""The engine with plain values as arguments and answers, one call at a time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class PlainEngine:
-    """One queue of one engine, driven from code that knows no event loop."""
+    """One queue of one engine, driven from code without an event loop."""
 
     def __init__(self, url: str, address: Address, queue: str, scripts: Scripts | None) -> None:
         self.queue = queue_name(queue)
@@ -68,7 +68,7 @@ class PlainEngine:
         self.run(self.engine.queues.reconfigure(self.queue, plain_values.options(options)))
 
     def declare(self, wanted: dict[str, Any]) -> QueueOptions:
-        """What the queue has then, as another look finds it, too."""
+        """Declares options; returns the options of the queue, which another read must confirm."""
         given = plain_values.options(Options(**wanted))
         named = {name: getattr(given, name) for name in wanted}
         return self._agreed(self.run(self.engine.queues.declare(self.queue, **named)).now)
@@ -81,7 +81,7 @@ class PlainEngine:
         return told
 
     def close(self) -> None:
-        """Leave no loop and no connection open, also where none was opened."""
+        """Closes loop and connection, even if none was opened."""
         try:
             self.run(self._open.aclose())
         finally:
@@ -107,7 +107,7 @@ class PlainEngine:
     def lose_reply(self, options: Options, verb: str, **asked: Any) -> Any:
         """The engine's answer to a call that it names itself, and whose first reply is lost.
 
-        Before it is sent again, the queue gets other options.
+        Before the call is repeated, the queue gets other options.
         """
         try:
             return self.run(self._lose_reply(options, verb, asked))
@@ -147,7 +147,7 @@ class PlainEngine:
         return self._far
 
     def submit_alone(self, new: JobSpec) -> tuple[str, Any]:
-        """A submit through the micro-batcher; also the id, if it was left to the engine."""
+        """Submits through the micro-batcher; returns also the id, if the engine generated it."""
         asked = plain_values.asked(new) | (JobOptions(id=new.id) if new.named else JobOptions())
         try:
             answer = self.run(self.engine.submit(self.queue, new.payload, **asked))
@@ -317,7 +317,7 @@ class PlainEngine:
     # ── questions ────────────────────────────────────────────────────────────────────────
 
     def survey(self) -> tuple[Counts, dict[str, list[JobSummary]]]:
-        """How many jobs are where, and every job in its state."""
+        """How many jobs are in each state, and every job in its state."""
         return self.run(self._survey())
 
     async def _survey(self) -> tuple[Counts, dict[str, list[JobSummary]]]:
@@ -333,7 +333,9 @@ class PlainEngine:
         return counts, census
 
     async def _of_dead(self, dead: list[JobSummary]) -> tuple[dict[str, list[str]], list[str]]:
-        """By error, and by text; looked for again when others are dead, or in another order."""
+        """The dead jobs by error and by text; read again if others are dead, or in another
+        order.
+        """
         page = await self.engine.inspect.list(self.queue, State.DEAD, size=PAGE)
         looked = dead, self.now, [str(job.id) for job in page.jobs]
         if self._looked != looked:
@@ -342,7 +344,7 @@ class PlainEngine:
         return self._last
 
     async def _listed(self, state: State) -> list[JobSummary]:
-        """The ready and the waiting in order, the others by id."""
+        """The ready and the waiting jobs in order, the others by id."""
         page = await self.engine.inspect.list(self.queue, state, size=PAGE)
         views = [plain_values.view(job) for job in page.jobs]
         return views if state in ("ready", "waiting") else sorted(views, key=lambda view: view.id)

@@ -1,4 +1,4 @@
-"""From the engine's values to the plain ones that the oracle speaks, and back."""
+"""Converts the engine's values to the plain values of the oracle, and back."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def wait(policy: RetryPolicy | None) -> int | None:
 
 
 def asked(new: JobSpec) -> JobOptions:
-    """What a submit is asked for, but id and payload; what is usual is not asked for."""
+    """The options of a submit, without id and payload; defaults are left out."""
     found = JobOptions()
     if new.priority != NORMAL:
         found["priority"] = new.priority
@@ -86,7 +86,7 @@ def asked(new: JobSpec) -> JobOptions:
 
 
 def new_job(new: JobSpec) -> NewJob:
-    """An id that is not named is chosen here all the same, so that a program can be run again."""
+    """A new job. An unnamed job gets an id here all the same, so that a program can be repeated."""
     if new.named:
         return model.new_job(new.payload, **asked(new) | JobOptions(id=new.id))
     return model.new_job(new.payload, **asked(new))._replace(id=JobId(new.id))
@@ -138,7 +138,7 @@ def counts(found: inspect.Counts) -> Counts:
 
 
 def _brief(reason: str) -> str:
-    """The rest of what the engine says itself is for people."""
+    """The reason without the engine's own text, which is for people."""
     word, _, _ = reason.partition(":")
     return word if word in ("LEASE_ENDED", "WORKERS_DIED") else reason
 

@@ -1,7 +1,7 @@
-"""What random programs are made of: few names and few times, so that they meet often.
+"""The steps of random programs: few names and few times, so that steps often concern the same job.
 
-A step is a verb and what it takes. Leases and jobs are named by a number: 0 is the newest lease
-that is held, -1 the newest that is not held any more.
+A step is a verb and its arguments. Leases and jobs are named by a number: 0 is the newest lease
+that is held, -1 the newest that is no longer held.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.model.values import NO_OTHER_ATTEMPT
 MINUTE = 60_000
 HOUR = 60 * MINUTE
 
-# The server's own expiry runs on real time: what it may remove must outlive a program.
+# Redis expires keys in real time: keys that it may expire must outlive a program.
 LEASES = (MINUTE, 2 * MINUTE)
 KEEPS = (0, 10 * MINUTE)
 MEMORIES = (0, 5 * MINUTE, HOUR)
@@ -28,7 +28,7 @@ LONGEST_KEEP = max(KEEPS)
 CLAIMING, OTHER = ("a", "b", "c"), ("d", "e")
 """The channels of calls that claim, and of the others."""
 
-# "9" and "10": text order is not age; the others look like parts of keys.
+# "9" and "10": the order of texts is not that of age; the others look like parts of keys.
 names = st.sampled_from(["9", "10", "{x}:ü#1"])
 lanes = st.sampled_from(["north", "north", "9:{south}"])
 selectors = st.sampled_from(["o/n|dev", "o/n|dev", "{x}:9"])
@@ -142,7 +142,7 @@ _rest: dict[str, SearchStrategy[Any]] = {
 
 @st.composite
 def _settlement(draw: DrawFn) -> tuple[Any, ...]:
-    """What an exchange does with a lease."""
+    """How an exchange settles a lease."""
     verb = draw(
         st.sampled_from(["complete", "complete", "fail", "fail", "bury", "release", "renew"])
     )
@@ -169,7 +169,7 @@ _kinds = st.sampled_from(["due", "due", "lease", "lease", "gone", "dead", "seen"
 _then = st.sampled_from(["claim", "claim", "limited", "reap", "promote", "nothing"])
 
 STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
-    # verb -> how often, and what it takes; the first is what a program is made simple with
+    # verb -> how often, and its arguments; hypothesis shrinks a program towards the first verb
     "time": (3, (pauses,)),
     "submit": (12, (st.lists(job, min_size=1, max_size=4),)),
     "submit_alone": (3, (job,)),

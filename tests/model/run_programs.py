@@ -1,4 +1,4 @@
-"""How programs are run: how many, from which seed, and what is known of one that fails."""
+"""Runs programs: how many, from which seed; and reports a failed one."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ def run_programs(
     seed: int,
     phases: Collection[Phase] = (Phase.generate, Phase.shrink),
 ) -> None:
-    """Run that many random programs; raise what the first one fails with, its text in a note."""
+    """Runs that many random programs; raises the error of the first one that fails, with its steps
+    in a note.
+    """
     chosen = chosen_settings(ROUND, phases)
-    # A reply that is lost on purpose is that of the call, not that the script is not known yet.
+    # A reply that is lost on purpose must be that of the call, not the one that the script is
+    # unknown.
     for script in (target.scripts or Scripts()).values():
         target.connection.ask("SCRIPT", "LOAD", script.source)
     for number in range(-(-programs // ROUND)):
@@ -37,7 +40,7 @@ def run_programs(
 
 
 def chosen_settings(programs: int, phases: Collection[Phase]) -> settings:
-    """How hypothesis runs that many programs."""
+    """The settings with which hypothesis runs that many programs."""
     return settings(
         max_examples=programs,
         stateful_step_count=STEPS,
@@ -61,7 +64,7 @@ def _machine(target: ModelTarget, seed: int) -> type[EngineAgainstOracle]:
 
 
 def program_of(error: BaseException) -> str:
-    """The program that failed, as hypothesis notes it."""
+    """The failed program, as hypothesis notes it."""
     notes = "\n".join(getattr(error, "__notes__", []))
     found = _PROGRAM.search(notes)
     return found.group() if found else notes

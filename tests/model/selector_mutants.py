@@ -1,4 +1,6 @@
-"""Planted faults of selectors and of workers' limits, each of which must turn the model red."""
+"""Planted faults of selectors and of workers' limits; the model test must fail with each of
+them.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ PROGRAMS = int(os.environ.get("TOWPATH_MODEL_PROGRAMS", amount(60, thoroughly=1_
 PARTS = 3
 
 
-@pytest.mark.timeout(300 + PROGRAMS)  # a program that fails is made short, for up to 5 minutes
+@pytest.mark.timeout(300 + PROGRAMS)  # a failed program is shrunk, for up to 5 minutes
 @pytest.mark.parametrize("part", range(PARTS))
 def test_engine_and_oracle_agree(part: int, server: EmbeddedServer) -> None:
     """With TOWPATH_MODEL_SEED, the programs of an earlier run."""
@@ -32,7 +32,7 @@ def test_engine_and_oracle_agree(part: int, server: EmbeddedServer) -> None:
 @pytest.mark.parametrize(
     "module", [worker_registry_oracle, oracle, oracle_places, oracle_questions, values]
 )
-def test_oracle_knows_nothing_of_towpath(module: ModuleType) -> None:
+def test_the_oracle_imports_nothing_of_towpath(module: ModuleType) -> None:
     path = Path(str(module.__file__))
     foreign = {name for name in imports(path.read_text()) if not name.startswith("tests.model.")}
     assert {name.partition(".")[0] for name in foreign} <= {
@@ -47,7 +47,7 @@ def test_oracle_knows_nothing_of_towpath(module: ModuleType) -> None:
 @pytest.mark.parametrize(
     "text", ["import towpath", "from towpath.engine import keys", "if x:\n  import towpath.ids"]
 )
-def test_an_import_is_seen(text: str) -> None:
+def test_an_import_of_towpath_is_found(text: str) -> None:
     assert [name.partition(".")[0] for name in imports(text)] == ["towpath"]
 
 

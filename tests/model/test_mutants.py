@@ -1,4 +1,6 @@
-"""Each planted fault turns the model red: it can fail, and for these reasons it does."""
+"""Each planted fault makes the model test fail, which shows that the test can fail for this
+reason.
+"""
 
 from collections.abc import Callable
 
@@ -95,14 +97,14 @@ def test_a_planted_fault_is_found(
     print(f"{mutant}: {failure.value}\n{program}")  # noqa: T201 -- shown with -rP
 
 
-def test_a_piece_for_large_claims_is_right_for_all_claims(server: EmbeddedServer) -> None:
+def test_a_fault_of_large_claims_is_planted_for_all_claims(server: EmbeddedServer) -> None:
     with ServerConnection(server.address) as connection:
         target = ModelTarget(server.url, server.address, connection, FRONT_FIRST.scripts())
         run_programs(target, programs=30, seed=SEED)
 
 
 @pytest.mark.parametrize("fault", DECLARATIONS, ids=str)
-def test_a_planted_fault_of_a_declaration_is_found(
+def test_a_planted_fault_in_a_declaration_is_found(
     fault: PlantedFault, server: EmbeddedServer
 ) -> None:
     with planted(fault), ServerConnection(server.address) as connection:

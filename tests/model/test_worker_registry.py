@@ -19,7 +19,7 @@ SEED = 5
 
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds that a short program reaches."""
+    """Limits that a short program reaches."""
     monkeypatch.setattr(worker_registry, "WORKERS_MOST", BOUNDS.stored)
     monkeypatch.setattr(worker_registry, "SHOWN_MOST", BOUNDS.listed)
     monkeypatch.setattr(worker_registry, "QUEUES_SHOWN", BOUNDS.queues)
@@ -100,7 +100,7 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_a_planted_fault_of_a_script_is_found(
+def test_a_planted_fault_in_a_script_is_found(
     mutant: Mutant, server: EmbeddedServer, connection: ServerConnection
 ) -> None:
     target = ModelTarget(server.url, server.address, connection, mutant.scripts())
@@ -128,7 +128,7 @@ FAULTS_IN_REPORTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS_IN_REPORTS, ids=str)
-def test_a_planted_fault_of_a_heartbeat_is_found(
+def test_a_planted_fault_in_the_engine_is_found(
     fault: PlantedFault, server: EmbeddedServer, connection: ServerConnection
 ) -> None:
     target = ModelTarget(server.url, server.address, connection)

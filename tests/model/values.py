@@ -1,4 +1,4 @@
-"""What is asked of a queue and what it answers, as plain values: spoken by engine and oracle.
+"""The arguments and answers of a queue's calls as plain values, for engine and oracle.
 
 Nothing here comes from towpath. Times are ms.
 """
@@ -16,7 +16,7 @@ NO_OTHER_ATTEMPT = -1
 
 @dataclass(frozen=True)
 class Options:
-    """How a queue behaves."""
+    """The options of a queue."""
 
     lanes: str = "block"
     max_attempts: int | None = None
@@ -53,7 +53,7 @@ class JobSpec:
 
 @dataclass
 class Job:
-    """A job's record: what was asked for, and what became of it."""
+    """The record of a job: what was asked for, and its state."""
 
     new: JobSpec
     submitted: int
@@ -96,7 +96,7 @@ class Job:
 
     @property
     def next_try(self) -> int | None:
-        """When it may be tried again, if it was tried before."""
+        """The time of its next attempt, if it was tried before."""
         return None if self.asked is None else self.due
 
 
@@ -105,7 +105,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why nothing was done."""
+    """Why a call was refused."""
 
     code: str
     token: int = 0
@@ -114,7 +114,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """A submitted job that exists, newly or from before."""
+    """A submitted job, new or existing."""
 
     id: str
     state: str
@@ -124,7 +124,7 @@ class SubmittedJob:
 
 @dataclass(frozen=True)
 class PlacedJob:
-    """A job that was set, newly or in the place of another."""
+    """A job that was set, as a new one or in place of another."""
 
     id: str
     state: str
@@ -133,7 +133,7 @@ class PlacedJob:
 
 @dataclass(frozen=True)
 class HeldLease:
-    """A job in a worker's hands."""
+    """A job that a worker holds."""
 
     id: str
     payload: bytes
@@ -166,7 +166,7 @@ class Exchanged:
 
 @dataclass(frozen=True)
 class Settle:
-    """One settlement of an exchange: the verb, the lease it speaks for, and the rest."""
+    """One settlement of an exchange: the verb, the lease, and its arguments."""
 
     verb: str
     id: str
@@ -175,18 +175,18 @@ class Settle:
 
 
 def changes_nothing(answer: Any) -> bool:
-    """A refusal, and a submit of nothing new."""
+    """Whether the answer is a refusal, or that of a submit of existing jobs."""
     if isinstance(answer, list):
         return answer != [] and all(map(changes_nothing, cast(list[Any], answer)))
     return isinstance(answer, Refusal) or (isinstance(answer, SubmittedJob) and answer.existed)
 
 
-# ── what a person sees ───────────────────────────────────────────────────────────────────
+# ── inspections ──────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class JobSummary:
-    """A job as a list shows it."""
+    """A job in a list."""
 
     id: str
     state: str
@@ -237,7 +237,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class IdsByTime:
-    """What a call finds when it begins: ids by the time that counts."""
+    """What a call reads when it begins: ids by the time that decides."""
 
     leased: dict[str, int]
     kept: dict[str, int]

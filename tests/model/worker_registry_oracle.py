@@ -1,4 +1,4 @@
-"""The workers that must be listed as alive. Nothing here comes from towpath."""
+"""Which workers must be listed as alive. Nothing here comes from towpath."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ExpectedReport:
 
 @dataclass(frozen=True)
 class ListedWorker:
-    """A worker as the list shows it."""
+    """A worker as it is listed."""
 
     name: str
     since: int
