@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _in_parts(names: Sequence[str]) -> bool:
-    """Whether some figures of a part are wanted, but not all."""
+    """Whether only some figures of a part are wanted."""
     return any(0 < len(part.keys() & set(names)) < len(part) for part in PARTS.values())
 
 
@@ -111,7 +111,7 @@ def _write(figures: Mapping[str, list[Figure]], made_with: Versions) -> None:
 
 
 def _say(text: str) -> None:
-    """Progress goes to stderr, so that stdout is the result alone."""
+    """Prints progress to stderr, so that stdout has only the result."""
     print(text, end="", file=sys.stderr, flush=True)
 
 

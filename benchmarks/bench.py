@@ -1,4 +1,4 @@
-"""A private server with an engine on it, and how much to measure there."""
+"""A private Redis with an engine on it, and how much to measure there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def watch(self) -> float:
-        """For how many seconds a killed worker's job is watched."""
+        """The seconds for which a killed worker's job is watched."""
         return 110.0 if self.long else 20.0 if self.quick else 30.0
 
     def count(self, full: int, quick: int) -> int:
@@ -44,14 +44,14 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Persistence(StrEnum):
-    """What a server keeps of an acknowledged write: its durability class."""
+    """The durability class of a Redis."""
 
     MEMORY = "memory"
     DISK = "disk"
 
 
 class Bench:
-    """One server, one engine, one meter."""
+    """One Redis, one engine, one meter."""
 
     def __init__(self, server: EmbeddedServer, engine: Engine, meter: Meter) -> None:
         self.server, self.engine, self.meter = server, engine, meter
@@ -61,7 +61,7 @@ class Bench:
         return str(self.server.socket)
 
     async def clear(self) -> None:
-        """Empty the server and let the engine introduce the queue again, unmeasured."""
+        """Empties Redis and lets the engine introduce the queue again, unmeasured."""
         self.meter.empty()
         await self.engine.queues.declare(QUEUE)
 
@@ -70,7 +70,7 @@ class Bench:
             await self.engine.submit_many(QUEUE, plain(min(500, jobs - start)))
 
     async def submit(self, jobs: int, batch: int) -> Cost:
-        """What it costs to submit so many plain jobs in batches."""
+        """The cost of submitting so many plain jobs in batches."""
 
         async def work() -> None:
             for _ in range(jobs // batch):
@@ -83,7 +83,7 @@ class Bench:
 async def bench(
     kept: Persistence = Persistence.MEMORY, clock: Clock | None = None
 ) -> AsyncGenerator[Bench]:
-    """A bench with a private server on a Unix socket; `disk`: every write is synced."""
+    """A bench with a private Redis on a Unix socket; `disk`: every write is synced."""
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         data = Path(folder) if kept is Persistence.DISK else None
         async with EmbeddedServer(data=data) as server, Engine(server.url, clock=clock) as engine:
@@ -95,5 +95,5 @@ async def bench(
 
 
 def plain(count: int) -> list[NewJob]:
-    """Plain jobs: nothing said about them but the payload."""
+    """Plain jobs, which have a payload and default options."""
     return [new_job(PAYLOAD) for _ in range(count)]

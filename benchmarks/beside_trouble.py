@@ -1,9 +1,9 @@
-"""How fast a healthy queue is beside one in trouble, against the same queue alone.
+"""The rate of a healthy queue beside one in trouble, against the rate of the same queue alone.
 
     .venv/bin/python -m benchmarks.beside_trouble
 
 Two kinds of trouble, in one process with one engine: the other queue's shard is frozen while many
-calls wait for it, and the other queue's key is broken so that each call is refused.
+calls wait for it, or the other queue's key is corrupt so that each call is refused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ async def report(
     begin: Callable[[], object],
     end: Callable[[], object],
 ) -> None:
-    """Print the median of short rounds each way, in turn: a machine has its moods."""
+    """Prints the median of short rounds of each kind, which take turns because machines are
+    noisy.
+    """
     alone: list[float] = []
     beside: list[float] = []
     for _ in range(ROUNDS):
@@ -69,7 +71,7 @@ async def report(
 
 
 async def rate(engine: Engine, queue: str) -> float:
-    """Jobs that go in and out per second."""
+    """Jobs submitted and completed per second."""
     done, began = 0, steady()
     while steady() - began < SECONDS:
         await engine.submit_many(queue, [new_job(b"x") for _ in range(BATCH)])
@@ -80,7 +82,7 @@ async def rate(engine: Engine, queue: str) -> float:
 
 
 async def _press(engine: Engine, queue: str) -> None:
-    """What a caller does that does not give in: again, twice a second."""
+    """Repeats a failing call twice a second."""
     while True:
         with suppress(ServerError):
             await engine.inspect.counts(queue)

@@ -121,5 +121,5 @@ def run_of(name: str) -> Run:
 
 
 def claim_of(name: str) -> str:
-    """The sentence that the benchmark is about."""
+    """The sentence that describes the benchmark."""
     return (getdoc(BENCHMARKS[name]) or "").partition("\n")[0]

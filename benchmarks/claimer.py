@@ -1,7 +1,7 @@
-"""A process that waits for work and tells when it got it: the other end of two figures.
+"""A process that waits for work and reports when it got it, for two figures.
 
 `python -m benchmarks.claimer claim URL QUEUE JOBS` waits by `claim`, `… blpop SOCKET KEY ITEMS`
-by a bare BLPOP. Each prints what it saw as one JSON list when it has seen all.
+by a bare BLPOP. Each prints its observations as one JSON list at its end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STAMPED = 100
 
 
 class ClaimedJob(msgspec.Struct, array_like=True, frozen=True):
-    """One job as the claimer saw it. All times are of this machine, whatever the process."""
+    """The observation of one job. All times are of this machine's clock, which processes share."""
 
     sent_ns: int
     """When the submitter began to submit it, on the steady clock."""
@@ -45,13 +45,13 @@ class ClaimedJob(msgspec.Struct, array_like=True, frozen=True):
 
 
 def stamp() -> bytes:
-    """A payload of 100 bytes that tells when it was made."""
+    """A payload of 100 bytes with the time at which it was made."""
     return str(time.perf_counter_ns()).encode().ljust(STAMPED)
 
 
 @asynccontextmanager
 async def claimer(kind: str, where: str, name: str, count: int) -> AsyncGenerator[Claimer]:
-    """A claimer in a process of its own, ended with the block at the latest."""
+    """Starts a claimer in a process of its own, which ends with the block at the latest."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -72,20 +72,20 @@ async def claimer(kind: str, where: str, name: str, count: int) -> AsyncGenerato
 
 
 class Claimer:
-    """The submitter's view of a claimer."""
+    """A claimer process, for the submitter."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def seen(self) -> list[ClaimedJob]:
-        """All that it saw; waits until it has seen as many as it was told to."""
+        """All observations; waits until there are as many as asked for."""
         async with asyncio.timeout(60):
             told, _ = await self._process.communicate()
         return msgspec.json.decode(told, type=list[ClaimedJob])
 
 
 async def claim_all(engine: Engine, queue: str, count: int) -> list[ClaimedJob]:
-    """Wait for *count* jobs, one after the other, as a worker does that has nothing else to do."""
+    """Waits for *count* jobs, one after the other, as an idle worker does."""
     seen: list[ClaimedJob] = []
     while len(seen) < count:
         for lease in await engine.claim(queue, worker=WORKER, lease=seconds(30), wait=seconds(30)):
@@ -96,7 +96,7 @@ async def claim_all(engine: Engine, queue: str, count: int) -> list[ClaimedJob]:
 
 def _seen(lease: Lease) -> ClaimedJob:
     returned, wall = time.perf_counter_ns(), time.time_ns() / 1e6
-    # A token is the server's time of its claim, in µs.
+    # A token is the time of the claim by the clock of Redis, in µs.
     return ClaimedJob(int(lease.payload), returned, wall, lease.token / 1000, lease.due_ms)
 
 

@@ -1,12 +1,12 @@
-"""The dashboard's overview on a large store: how long it takes, and what it asks of the store.
+"""The dashboard's overview with much data: how long it takes, and how many commands it costs Redis.
 
     .venv/bin/python -m benchmarks.dashboard_overview
     .venv/bin/python -m benchmarks.dashboard_overview --jobs 20000 --queues 50 --lanes 500
 
-Fills a server of its own with 1,000,000 jobs in 500 queues and 10,000 lanes (some minutes), starts
-`towpath serve` beside it and opens the overview again and again: when all queues are read anew
-for it, and within the second for which they are shared. Then pages are held open, one, then
-fifty, and the store's commands are counted: they must be the same.
+Fills a Redis of its own with 1,000,000 jobs in 500 queues and 10,000 lanes (some minutes), starts
+`towpath serve` on it and opens the overview again and again: when all queues are read for it, and
+within the second for which the result is shared. Then one page is held open, then fifty, and the
+commands of Redis are counted: they must be the same.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def main(jobs: int, queues: int, lanes: int) -> None:
 
 
 async def _fill(workbench: Bench, jobs: int, queues: int, lanes: int) -> None:
-    """Half of the jobs are in lanes, so that most of those wait."""
+    """Fills the queues. Half of the jobs are in lanes, so most of those wait."""
     each, of_queue = jobs // queues, max(lanes // queues, 1)
     for queue in range(queues):
         for start in range(0, each, _BATCH):
@@ -57,7 +57,7 @@ async def _fill(workbench: Bench, jobs: int, queues: int, lanes: int) -> None:
 
 @asynccontextmanager
 async def _visitor(host: str, port: int) -> AsyncGenerator[httpx.AsyncClient]:
-    """Somebody who has logged in."""
+    """A client with a login session."""
     address = f"http://{host}:{port}"
     limits = httpx.Limits(max_connections=200)
     async with httpx.AsyncClient(base_url=address, timeout=_PATIENCE, limits=limits) as client:
@@ -70,7 +70,7 @@ async def _pages(workbench: Bench, serving: ServerProcess, visitor: httpx.AsyncC
     anew, shared, asked, spent = list[float](), list[float](), list[int](), list[float]()
     first = await _load(visitor)
     for _ in range(_LOADS):
-        await asyncio.sleep(2.0)  # until what was read is too old to be shown again
+        await asyncio.sleep(2.0)  # until the cached result is too old to be shown again
         before, used = _commands(workbench), _cpu(workbench, serving)
         anew.append(await _load(visitor))
         asked.append(_commands(workbench) - before)

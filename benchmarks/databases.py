@@ -1,4 +1,4 @@
-"""The databases that records are kept in, and how often each can commit with nobody else's help."""
+"""The databases for records, and their rates of commits without other users."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CommitRates(NamedTuple):
 
 
 class Database(NamedTuple):
-    """A database that nobody else uses, on disk and durable."""
+    """A database without other users, on disk and durable."""
 
     kind: DatabaseKind
     url: str
@@ -55,11 +55,11 @@ class Database(NamedTuple):
     """Of its server; SQLite has none."""
 
     def cpu(self) -> float:
-        """Seconds of CPU that processes of its own have used."""
+        """The CPU seconds of the database's own processes."""
         return 0.0 if self.pid is None else cpu_of(process_tree(self.pid))
 
     async def commits(self, wanted: int) -> CommitRates:
-        """How often it commits with its driver alone, in *wanted* commits of each sort."""
+        """The rates of *wanted* commits of each kind, by the driver alone."""
         if self.kind is DatabaseKind.SQLITE:
             return _sqlite(self.folder, wanted)
         return await _postgres(self.url, wanted)
@@ -67,7 +67,7 @@ class Database(NamedTuple):
 
 @asynccontextmanager
 async def database(kind: DatabaseKind) -> AsyncGenerator[Database]:
-    """A new one. Raises PostgresMissing."""
+    """A new database. Raises PostgresMissing."""
     if kind is DatabaseKind.SQLITE:
         with TemporaryDirectory(prefix="towpath-bench-") as folder:
             yield Database(kind, f"sqlite:///{folder}/ledger.db", Path(folder))
@@ -79,7 +79,9 @@ async def database(kind: DatabaseKind) -> AsyncGenerator[Database]:
 async def on_each(
     measure: Callable[[DatabaseKind], Awaitable[list[Figure]]], *, name: str, what: str, unit: str
 ) -> list[Figure]:
-    """The figures of every kind of database; of one that is not installed, that it is not."""
+    """The figures of every kind of database; for one that is not installed, a figure with that
+    reason.
+    """
     figures: list[Figure] = []
     for kind in DatabaseKind:
         try:
@@ -98,7 +100,7 @@ def _rows(size: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _sqlite(folder: Path, wanted: int) -> CommitRates:
-    """As the ledger opens a file."""
+    """Opens the file as the ledger does."""
     connection = sqlite3.connect(folder / "raw.db", isolation_level=None)
     for setting in ("journal_mode=WAL", "synchronous=FULL"):
         connection.execute(f"PRAGMA {setting}")

@@ -1,4 +1,4 @@
-"""A figure: what was measured, what was promised, and whether it was reached."""
+"""A figure: the measured value, its target, and whether that was reached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Bound(StrEnum):
-    """How a figure must stand to its target."""
+    """How a figure is compared with its target."""
 
     AT_LEAST = ">="
     AT_MOST = "<="
@@ -27,7 +27,7 @@ class Bound(StrEnum):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What was promised: a number, or (*times*) a multiple of something else in the same run."""
+    """A target: a number, or (*times*) a multiple of another value of the same run."""
 
     sense: Bound
     number: float
@@ -50,7 +50,7 @@ def below(number: float) -> Target:
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table. Without a target it is there to judge the others by."""
+    """One line of the table. A figure without a target is there for comparison."""
 
     name: str
     what: str
@@ -71,7 +71,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """Something else that was measured in the same rounds."""
+    """Another value, measured in the same rounds."""
 
     what: str
     rounds: Sequence[float]
@@ -87,7 +87,7 @@ def measured(
     beside: Reference | None = None,
     bound: str = "",
 ) -> Figure:
-    """A figure from one value per round, held against its target."""
+    """A figure from one value per round, compared with its target."""
     value = median(rounds)
     ratio = _ratio(rounds, target, beside)
     return Figure(
@@ -108,7 +108,7 @@ def measured(
 
 
 def not_measured(name: str, what: str, unit: str, *, why: str) -> Figure:
-    """A figure that this machine can't give, with the reason."""
+    """A figure that could not be measured on this machine, with the reason."""
     none = float("nan")
     return Figure(
         name=name, what=what, unit=unit, value=none, low=none, high=none, rounds=0, bound=why
@@ -118,12 +118,12 @@ def not_measured(name: str, what: str, unit: str, *, why: str) -> Figure:
 def _ratio(
     rounds: Sequence[float], target: Target | None, beside: Reference | None
 ) -> float | None:
-    """To the target's own number, or else to what is beside it, round by round."""
+    """The ratio to the target's number, or else to the reference, round by round."""
     if target and not target.times:
         return median(rounds) / target.number if target.number else None
     if beside is None:
         return None
-    # CPU is counted in ticks of 10 ms: of a short round it can be none, which is beside nothing.
+    # CPU is counted in ticks of 10 ms, so a short round may have none, which gives no ratio.
     pairs = [pair for pair in zip(rounds, beside.rounds, strict=True) if pair[1]]
     return median(mine / other for mine, other in pairs) if pairs else None
 

@@ -1,4 +1,4 @@
-"""50 consumers over HTTP that die at random: order per user exact, none lost, none done twice."""
+"""50 consumers over HTTP that die at random: order per user kept, no message lost or done twice."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _figures(
             "http_consumers.broken",
             "of them lost, out of order or completed twice",
             "messages",
-            # Checked in each round: the first one that is ends the bench with an error.
+            # Checked in each round: the first violation ends the bench with an error.
             [0.0 for _ in accounts],
             at_most(0),
         ),
@@ -73,7 +73,7 @@ def _figures(
 
 
 async def consumers_round(size: ConsumersSize, *, seed: int) -> tuple[Cost, MessageAccount]:
-    """Send and consume all at once on a new server. Raises Violation."""
+    """Sends and consumes at the same time on a new server. Raises Violation."""
     account = MessageAccount(size.users, size.each)
     async with bench() as workbench, served(workbench) as (serving, _):
         everybody = _SendersAndConsumers(serving.place, account, Random(seed))
@@ -83,7 +83,7 @@ async def consumers_round(size: ConsumersSize, *, seed: int) -> tuple[Cost, Mess
 
 
 class _SendersAndConsumers:
-    """Those who send and those who consume, each with a connection of its own."""
+    """Senders and consumers, each with a connection of its own."""
 
     def __init__(self, place: Place, account: MessageAccount, chance: Random) -> None:
         self._place, self._account, self._chance = place, account, chance
@@ -91,7 +91,9 @@ class _SendersAndConsumers:
         self._all_done = asyncio.Event()
 
     async def work(self, size: ConsumersSize) -> None:
-        """Until all that was sent is completed. Raises Violation, also if that takes too long."""
+        """Runs until all sent messages are completed. Raises Violation, also if that takes too
+        long.
+        """
         senders = [self._send(range(n, size.users, _SENDERS), size.each) for n in range(_SENDERS)]
         everybody = asyncio.gather(*senders, *(self._live() for _ in range(size.consumers)))
         done = asyncio.ensure_future(self._all_done.wait())
@@ -99,7 +101,7 @@ class _SendersAndConsumers:
             ends = (done, everybody)
             await asyncio.wait(ends, timeout=_WITHIN, return_when=asyncio.FIRST_COMPLETED)
             if everybody.done():
-                everybody.result()  # only an error ends those who live again and again
+                everybody.result()  # consumers are replaced for ever, so only an error ends them
             if not done.done():
                 left = self._account.total - self._account.done
                 raise Violation(f"{left} messages were not completed within {_WITHIN:g} s")
@@ -109,7 +111,7 @@ class _SendersAndConsumers:
             await asyncio.gather(done, everybody, return_exceptions=True)
 
     async def _send(self, users: range, each: int) -> None:
-        """Each user's messages in order, those of several users in turns."""
+        """Sends each user's messages in order, taking turns between users."""
         async with client(self._place) as sender:
             for number in range(each):
                 for user in users:
@@ -122,18 +124,18 @@ class _SendersAndConsumers:
                     await _told(sender, "/api/v1/message", body, 200)
 
     async def _live(self) -> None:
-        """One consumer after the other: when one dies, the next takes its place."""
+        """Runs one consumer after the other: when one dies, the next takes its place."""
         while True:
             async with client(self._place) as consumer:
                 await self._consume(consumer, f"consumer-{next(self._names)}")
             self._account.deaths += 1
 
     async def _consume(self, consumer: HttpClient, name: str) -> None:
-        """Claim and complete, until death."""
+        """Claims and completes, until the consumer dies."""
         wish = {"worker": name, "wait": 5, "lease": LEASE_S}
         while True:
             if self._dies():
-                # In the middle of its claim: what it would have got, nobody has.
+                # It dies in the middle of its claim: what it would have got, no consumer has.
                 consumer.wire.send(_post(f"{_QUEUE}/claim", wish))
                 return
             status, answer = await _told(consumer, f"{_QUEUE}/claim", wish, 200, 204)
@@ -182,7 +184,7 @@ async def _told(who: HttpClient, path: str, body: object, *statuses: int) -> tup
 
 
 async def _totals(place: Place) -> dict[str, int]:
-    """What the server has counted. Raises Violation if anything is left."""
+    """The counts of the server. Raises Violation if anything is left."""
     async with client(place) as looking:
         answer = await looking.ask(request("GET", _QUEUE, KEY))
     counts = msgspec.json.decode(answer.body)

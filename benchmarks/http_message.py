@@ -114,7 +114,7 @@ def _rates(trials: list[LoadResult]) -> list[float]:
 
 
 def _typical(trials: list[LoadResult]) -> LoadResult:
-    """The trial in the middle."""
+    """The median trial."""
     return sorted(trials, key=lambda trial: trial.cost.rate)[len(trials) // 2]
 
 

@@ -1,4 +1,6 @@
-"""1,000 clients that wait for their answers share one reader: no connection to the store each."""
+"""1,000 clients that wait for their answers share one reader instead of a connection to Redis
+each.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,7 @@ def _connections(workbench: Bench) -> int:
 
 
 async def _send(place: Place, clients: int) -> list[str]:
-    """A message of each of so many users; their ids."""
+    """Sends a message of each of so many users; returns their ids."""
     ids: list[str] = []
     async with client(place) as sender:
         for number in range(clients):
@@ -119,7 +121,7 @@ async def _send(place: Place, clients: int) -> list[str]:
 
 
 async def _answered(workbench: Bench, listeners: Listeners, clients: int) -> float:
-    """Complete every message; the seconds until each client has its answer."""
+    """Completes every message; returns the seconds until each client has its answer."""
     began = perf_counter()
     for _ in range(0, clients, _BATCH):
         leases = await workbench.engine.claim(
@@ -131,7 +133,7 @@ async def _answered(workbench: Bench, listeners: Listeners, clients: int) -> flo
 
 
 def with_files(wanted: int) -> None:
-    """Let this process and those that it starts have so many files open, as far as they may."""
+    """Raises the limit of open files of this process and its children, as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

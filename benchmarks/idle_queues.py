@@ -33,7 +33,7 @@ async def run(plan: Plan) -> list[Figure]:
 
 
 async def _idle(server: EmbeddedServer, seconds: int) -> dict[str, float]:
-    """What an idle worker costs, once all of its queues have been looked at."""
+    """The cost of an idle worker, once it has polled all its queues."""
     server.ask("FLUSHALL")
     app = Towpath(server.url)
 
@@ -61,7 +61,7 @@ async def _idle(server: EmbeddedServer, seconds: int) -> dict[str, float]:
 
 
 def _server(server: EmbeddedServer) -> tuple[int, float]:
-    """Commands that were processed, and seconds of its processor."""
+    """The commands that Redis has processed, and its CPU seconds."""
     stats = ask_fields(server.address, "INFO", "stats")
     cpu = ask_fields(server.address, "INFO", "cpu")
     used = float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])

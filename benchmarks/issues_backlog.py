@@ -51,7 +51,7 @@ async def run(plan: Plan) -> list[Figure]:
 
 @asynccontextmanager
 async def filled(issues: int) -> AsyncGenerator[ServerProcess]:
-    """A server that knows so many issues. It learned of them from a GitHub, and calls none now."""
+    """A server with so many issues. They came from a GitHub that it does not call any more."""
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         database = f"sqlite:///{folder}/ledger.db"
         async with bench() as workbench:
@@ -62,7 +62,9 @@ async def filled(issues: int) -> AsyncGenerator[ServerProcess]:
 
 
 async def _times_ms(serving: ServerProcess, requests: int) -> list[float]:
-    """One agent asks for a task of two roles in two repositories, and gives it back."""
+    """The times in which one agent asks for a task of two roles in two repositories; it gives the
+    task back.
+    """
     times: list[float] = []
     wish = {
         **_AGENT,

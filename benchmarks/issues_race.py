@@ -35,7 +35,7 @@ async def run(plan: Plan) -> list[Figure]:
             "issues_race.broken",
             "issues with two holders at a time, or none in the end",
             "issues",
-            # Checked at each answer: the first one that is ends the bench with an error.
+            # Checked at each answer: the first violation ends the bench with an error.
             [0.0 for _ in rates],
             at_most(0),
         ),

@@ -22,14 +22,14 @@ _LOOK_EVERY = 0.2
 
 
 class GitHubAddress(msgspec.Struct):
-    """What the GitHub double says when it answers."""
+    """The address that the GitHub double prints when it answers."""
 
     address: str
     token: str
 
 
 class SyncCost(msgspec.Struct, frozen=True):
-    """What it took: seconds, and bytes of the server's memory."""
+    """Seconds, and bytes of the server's memory."""
 
     seconds: float
     resident: int
@@ -62,7 +62,7 @@ async def github_with(issues: int) -> AsyncGenerator[GitHubAddress]:
 
 
 async def synced(workbench: Bench, database: str, double: GitHubAddress, issues: int) -> SyncCost:
-    """A server that has just learned of all *issues*, and was ended then."""
+    """A server that has just synchronized all *issues*, and then ended."""
     settings = {
         "TOWPATH_ISSUES__GITHUB_TOKEN": double.token,
         "TOWPATH_ISSUES__GITHUB_HOST": double.address,
@@ -80,12 +80,12 @@ async def synced(workbench: Bench, database: str, double: GitHubAddress, issues:
 
 
 def _repositories(issues: int) -> list[str]:
-    """Where they are: some in each."""
+    """The repositories with the issues, some in each."""
     return [f"octo/repo-{number}" for number in range(min(REPOSITORIES, issues // 5))]
 
 
 async def _requests(double: GitHubAddress) -> float:
-    """How many requests the double has answered, before this one."""
+    """How many requests the double has answered before this one."""
     host, _, port = double.address.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     lines = (

@@ -1,10 +1,10 @@
-"""With 200,000 records of history every statement that runs by itself takes 5 ms at most on SQLite.
+"""With 200,000 records of history every background statement takes 5 ms at most on SQLite.
 
     .venv/bin/python -m benchmarks.ledger_history [rows]
 
-Fills a new SQLite ledger with records that have ended and events that were refused, lets relay,
-worker and courier do what they do by themselves, and prints how long each statement took: the
-slowest first, the median of several rounds.
+Fills a new SQLite ledger with ended records and refused events, lets relay, worker and courier run
+in the background, and prints how long each statement took: the slowest first, the median of several
+rounds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FILL = (
 
 
 class Stopwatch:
-    """How long each statement takes, by its text."""
+    """The duration of each statement, by its text."""
 
     def __init__(self) -> None:
         self.took: dict[str, list[float]] = defaultdict(list)
@@ -61,13 +61,13 @@ class Stopwatch:
         self.took[" ".join(words.split())].append(perf_counter() - connection.info["began"])
 
     def slowest(self) -> list[tuple[float, str]]:
-        """Milliseconds and words, the slowest first."""
+        """Milliseconds and statements, the slowest first."""
         medians = ((median(times) * 1000, words) for words, times in self.took.items())
         return sorted(medians, reverse=True)
 
 
 async def work(ledger: Ledger, engine: Engine, server: EmbeddedServer) -> None:
-    """What happens by itself, again and again."""
+    """Runs the background work again and again."""
     relay = ledger.jobs.relay = Relay(ledger, engine, log=Log())
     recorder = LedgerRecorder(ledger.jobs)
     due = text(

@@ -1,4 +1,4 @@
-"""How things are measured: wall time and CPU of both sides, in rounds that take turns."""
+"""Measures wall time and CPU of both sides, in rounds in which contenders take turns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from towpath.embedded.process import Word, fields
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What a number of jobs took: seconds on the wall, of this process's CPU, of the server's."""
+    """The seconds for a number of jobs: wall time, CPU of this process, CPU of Redis."""
 
     jobs: int
     wall: float
@@ -40,32 +40,34 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Meter:
-    """Reads the clocks of one server and of this process."""
+    """Reads the clocks of one Redis and of this process."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self._connection = ServerConnection(server.address, within=60)
 
     async def cost(self, jobs: int, work: Awaitable[object]) -> Cost:
-        """What *work* costs, as that of *jobs* jobs."""
+        """The cost of *work*, for *jobs* jobs."""
         server, client, wall = self.server_cpu(), time.process_time(), time.perf_counter()
         await work
         wall, client = time.perf_counter() - wall, time.process_time() - client
         return Cost(jobs, wall, client, self.server_cpu() - server)
 
     def server_cpu(self) -> float:
-        """Seconds of CPU that the server has used."""
+        """The CPU seconds that Redis has used."""
         said = self.info("cpu")
         return float(said["used_cpu_user"]) + float(said["used_cpu_sys"])
 
     def ask(self, *words: Word) -> Reply:
-        """One raw command; its reply."""
+        """Sends one raw command; returns its reply."""
         return self._connection.ask(*words)
 
     def info(self, section: str) -> dict[str, str]:
         return fields(self.ask("INFO", section))
 
     def calls(self) -> dict[str, int]:
-        """How often each command was called since the last `forget_calls`, in scripts too."""
+        """How often each command was called since the last `forget_calls`, including calls in
+        scripts.
+        """
         said = self.info("commandstats")
         return {
             name.removeprefix("cmdstat_"): int(text.partition(",")[0].removeprefix("calls="))
@@ -76,20 +78,20 @@ class Meter:
         self.ask("CONFIG", "RESETSTAT")
 
     def memory(self) -> int:
-        """Bytes that the server's data takes, this connection included."""
+        """The bytes of the data in Redis, including this connection."""
         return int(self.info("memory")["used_memory"])
 
     def size_of(self, key: str) -> int:
-        """Bytes of one key."""
+        """The bytes of one key."""
         size = self.ask("MEMORY", "USAGE", key, "SAMPLES", 0)
         return size if isinstance(size, int) else 0
 
     def empty(self) -> None:
-        """Remove all data."""
+        """Removes all data."""
         self.ask("FLUSHALL", "SYNC")
 
     async def until_waiting(self, clients: int) -> None:
-        """Return when so many clients wait in a blocking read. Raises TimeoutError."""
+        """Returns when so many clients wait in a blocking read. Raises TimeoutError."""
         async with asyncio.timeout(30):
             while int(self.info("clients")["blocked_clients"]) < clients:  # noqa: ASYNC110 -- only the server knows
                 await asyncio.sleep(0.001)
@@ -104,8 +106,8 @@ Contender = Callable[[], Awaitable[Cost]]
 async def in_turns(rounds: int, contenders: Mapping[str, Contender]) -> dict[str, list[Cost]]:
     """The cost of each contender in each round.
 
-    Machines are noisy, so contenders take turns within a round, every other round backwards:
-    what slows one down slows its neighbours too, and ratios are taken within a round.
+    Machines are noisy, so contenders take turns within a round, every other round backwards: a
+    disturbance slows neighbours too, and ratios are taken within a round.
     """
     costs: dict[str, list[Cost]] = {name: [] for name in contenders}
     for number in range(rounds):
@@ -128,7 +130,7 @@ def wall_us(costs: Sequence[Cost]) -> list[float]:
 
 
 def spent(costs: Sequence[Cost]) -> str:
-    """Where the time of one job went, in words."""
+    """How the time of one job was spent, in words."""
     wall = median(cost.wall_us for cost in costs)
     client = median(cost.client_us for cost in costs)
     server = median(cost.server_us for cost in costs)

@@ -1,4 +1,4 @@
-"""A waiting plain job with a payload of 100 bytes takes at most 450 bytes of server memory."""
+"""A waiting plain job with a payload of 100 bytes takes at most 450 bytes of Redis memory."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ async def run(plan: Plan) -> list[Figure]:
 
 
 async def _rate(server: EmbeddedServer, jobs: int, *, broken: bool) -> float:
-    """Jobs a second, from the first of them to the last."""
+    """Jobs per second, from the first to the last."""
     server.ask("FLUSHALL")
     app, done, times = Towpath(server.url), asyncio.Event(), list[float]()
 

@@ -65,7 +65,7 @@ def _at(share: float, rounds: list[list[float]]) -> list[float]:
 async def _two_processes(
     workbench: Bench, samples: int
 ) -> tuple[list[ClaimedJob], list[ClaimedJob]]:
-    """Jobs and bare list items in turns, each when both claimers wait again."""
+    """Jobs and bare list items take turns, each sent when both claimers wait again."""
     raw: Any = Redis(unix_socket_path=workbench.socket, protocol=2)
     async with (
         claimer("claim", workbench.server.url, QUEUE, samples) as ours,

@@ -1,7 +1,7 @@
-"""A private PostgreSQL from a wheel, as durable as one that people use: `fsync` is on.
+"""A private PostgreSQL from a wheel, as durable as in production: `fsync` is on.
 
-Of the wheel only the programs are used, never its code: that would make a user and widen
-permissions up to the root directory. Where this runs as root, the server runs as `nobody`.
+Only the programs of the wheel are used, never its code: that would create a user and widen
+permissions up to the root directory. When this runs as root, the server runs as `nobody`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _OPTIONS = {"listen_addresses": "", "max_connections": "50", "shared_buffers": "
 
 
 class PostgresMissing(Exception):
-    """There is no PostgreSQL to be measured."""
+    """No PostgreSQL is installed."""
 
 
 class Postgres:
-    """A server that answers."""
+    """A running PostgreSQL."""
 
     def __init__(self, directory: Path, pid: int) -> None:
         self.directory, self.pid = directory, pid
@@ -43,7 +43,7 @@ class Postgres:
 
 @contextmanager
 def postgres() -> Generator[Postgres]:
-    """A new one on a Unix socket; it ends with the block, and with this process at the latest.
+    """A new server on a Unix socket; it ends with the block, and with this process at the latest.
 
     Raises PostgresMissing without the wheel.
     """
@@ -63,7 +63,7 @@ def postgres() -> Generator[Postgres]:
             _wait_for(server, directory)
             yield Postgres(directory, server.pid)
         finally:
-            server.send_signal(signal.SIGQUIT)  # nothing is kept
+            server.send_signal(signal.SIGQUIT)  # its data is not needed
             server.wait(30)
     finally:
         shutil.rmtree(directory)
@@ -79,7 +79,7 @@ def _programs() -> Path:
 
 
 def _account() -> dict[str, Any]:
-    """PostgreSQL refuses to be root."""
+    """The user `nobody`, because PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return {}
     account = pwd.getpwnam("nobody")
@@ -116,7 +116,9 @@ def _wait_for(server: subprocess.Popen[bytes], directory: Path) -> None:
 
 
 def _follow_parent() -> None:
-    """After the change of user, which would undo it. Loaded here, called in the child."""
+    """Called after the change of user, which would undo it. Loaded in the parent, called in the
+    child.
+    """
     _PRCTL(1, signal.SIGKILL)
 
 

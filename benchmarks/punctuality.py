@@ -44,7 +44,7 @@ async def _round(workbench: Bench, plan: Plan, chance: random.Random) -> list[Cl
 
 
 async def _bare_timer(late_ms: list[float]) -> None:
-    """How late a plain timer of an event loop is on this machine, meanwhile."""
+    """How late a plain timer of an event loop is on this machine, at the same time."""
     while True:
         due = time.perf_counter() + 0.02
         await asyncio.sleep(0.02)

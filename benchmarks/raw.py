@@ -1,4 +1,6 @@
-"""The raw limit beside ours: EVALSHA of a small script, through redis-py and through none."""
+"""The raw limit for comparison: EVALSHA of a small script, with redis-py and without a client
+library.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ COUNTER = "{raw}:count"
 
 
 class Raw:
-    """Bare calls to the server of a bench, without Towpath."""
+    """Bare calls to the Redis of a bench, without Towpath."""
 
     def __init__(self, bench: Bench, *, clients: int = CLIENTS) -> None:
         self._bench, self._clients = bench, clients
@@ -58,7 +60,7 @@ class Raw:
         return await self._bench.meter.cost(calls, self._bare(calls))
 
     async def set_in_lua(self, times: int, calls: int) -> Cost:
-        """SET in a loop of so many *times* in a script: what one command costs in there."""
+        """SET in a loop of so many *times* in a script: the cost of one command in a script."""
 
         async def work() -> None:
             for _ in range(calls):
@@ -79,7 +81,9 @@ class Raw:
 
 
 def drive_sockets(path: str, sha: str, clients: int, calls: int) -> None:
-    """Keep one call in flight on each of *clients* sockets until *calls* were sent and answered."""
+    """Keeps one call in flight on each of *clients* sockets until *calls* were sent and
+    answered.
+    """
     command = encode("EVALSHA", sha, 2, "{raw}:0", COUNTER, PAYLOAD)
     with selectors.DefaultSelector() as selector:
         for _ in range(clients):

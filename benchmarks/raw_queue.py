@@ -1,10 +1,11 @@
-"""The least that a queue of this shape does on the server: what the machine's memory costs.
+"""The least work that a queue of this shape costs Redis, which shows the cost of the machine's
+memory.
 
 No rules, no tokens, no events: records with a small payload in them, locks and sorted sets are
-written, read and removed as for a plain job, by one script per 50 jobs. Beside our own figure it
-tells how much of the cost of a large backlog is the store's own: deeper sorted sets, memory that is
-in no cache, and Lua, which shares the allocator with the data: a script that only makes tables
-becomes slower beside a large backlog, one that only counts does not.
+written, read and removed as for a plain job, by one script per 50 jobs. Compared with Towpath's
+figure, it tells how much of the cost of a large backlog is that of Redis: deeper sorted sets,
+memory outside of caches, and Lua, which shares the allocator with the data: a script that only
+makes tables becomes slower beside a large backlog, one that only counts does not.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ for i = 1, tonumber(ARGV[1]) do made[i] = { id = 'job' .. i .. ARGV[2], number =
 
 
 class LuaTables:
-    """A script that calls nothing and only makes tables, on the server of a bench."""
+    """A script without commands that only makes tables, on the Redis of a bench."""
 
     def __init__(self, workbench: Bench) -> None:
         self._meter = workbench.meter
@@ -69,7 +70,7 @@ class LuaTables:
 
 
 class RawQueue:
-    """A bare queue on the server of a bench, with a backlog of *size* entries."""
+    """A bare queue on the Redis of a bench, with a backlog of *size* entries."""
 
     def __init__(self, workbench: Bench, size: int) -> None:
         self._meter = workbench.meter
@@ -78,7 +79,7 @@ class RawQueue:
             self._submit(_AT_ONCE)
 
     async def cost(self, jobs: int) -> Cost:
-        """What so many jobs cost, 50 at a time, while the backlog stays as large as it is."""
+        """The cost of so many jobs, 50 at a time, while the backlog keeps its size."""
         return await self._meter.cost(jobs, self._cycles(jobs // BATCH))
 
     async def _cycles(self, cycles: int) -> None:

@@ -26,7 +26,7 @@ _NUMBERS = {2, 3, 5}
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """A part of the page that a command writes; the text around it is written by people."""
+    """A part of the page that a command writes; people write the text around it."""
 
     name: str
     command: str
@@ -57,7 +57,7 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def summary(figures: Sequence[Figure]) -> list[str]:
-    """How many targets were reached, and what bounds each one that was not."""
+    """How many targets were reached, and the bottleneck of each one that was not."""
     aimed = [figure for figure in figures if figure.reached is not None]
     missed = [figure for figure in aimed if not figure.reached]
     lines = [f"{len(aimed) - len(missed)} of {len(aimed)} targets reached."]
@@ -73,19 +73,19 @@ def summary(figures: Sequence[Figure]) -> list[str]:
 
 
 def json_lines(figures: Sequence[Figure], made_with: Versions) -> str:
-    """One JSON object per figure, each with what it was measured with."""
+    """One JSON object per figure, each with the conditions of its measurement."""
     known = msgspec.to_builtins(made_with)
     objects = (msgspec.to_builtins(figure) | {"versions": known} for figure in figures)
     return "\n".join(msgspec.json.encode(one).decode() for one in objects)
 
 
 def write_part(marks: Marks, figures: Sequence[Figure], made_with: Versions, *, date: str) -> Path:
-    """Put the figures between these marks of docs/benchmarks.md; the text around them stays."""
+    """Writes the figures between these marks of docs/benchmarks.md; the text around them stays."""
     return put(marks, _page(figures, made_with, date))
 
 
 def put(marks: Marks, blocks: Sequence[str], page: Path | None = None) -> Path:
-    """Put paragraphs between marks, in place of what was there. Raises ValueError without marks."""
+    """Replaces the paragraphs between marks. Raises ValueError without marks."""
     page = page or PAGE
     text = page.read_text("utf-8")
     before, begin, rest = text.partition(marks.begin)
@@ -98,7 +98,7 @@ def put(marks: Marks, blocks: Sequence[str], page: Path | None = None) -> Path:
 
 
 def with_pipes(rows: Sequence[Sequence[str]], *, numbers: Container[int]) -> str:
-    """A table as Markdown has it; its first row is the head."""
+    """A table in Markdown; its first row is the head."""
     head, *rest = rows
     rule = ["--:" if i in numbers else "---" for i in range(len(head))]
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *rest])
@@ -137,7 +137,7 @@ def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three digits that mean something."""
+    """Formats a number with three significant digits."""
     if value is None:
         return ""
     if abs(value) >= 100 or value == int(value):

@@ -18,7 +18,7 @@ _APP = "benchmarks.results:app"
 
 @app.handler("bench_results", keep=minutes(10))
 async def double(number: int) -> int:
-    """What every job does."""
+    """The handler of every job."""
     return 2 * number
 
 
@@ -41,7 +41,7 @@ async def run(plan: Plan) -> list[Figure]:
 
 
 async def _gathered(jobs: int) -> tuple[float, float]:
-    """Seconds until all were submitted, and from there until all results were there."""
+    """The seconds until all jobs were submitted, and from there until all results were there."""
     began = time.perf_counter()
     tickets = await asyncio.gather(*(double.submit(n) for n in range(jobs)))
     submitted = time.perf_counter()

@@ -1,4 +1,4 @@
-"""10,000 tasks are taken while Redis is down, and all are queued within 10 s of its return."""
+"""10,000 tasks are accepted while Redis is down, and all are queued within 10 s of its return."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _figures(kind: DatabaseKind, tasks: int, seen: list[OutageRound]) -> list[Fi
 
 async def _outage(plan: Plan, kind: DatabaseKind, tasks: int) -> OutageRound:
     some = plan.count(1_000, 100)
-    # That it is stuck while the store is down, it need not say.
+    # Its log lines about the missing Redis are not wanted.
     quiet = {"TOWPATH_LOG__LEVEL": "error"}
     async with (
         database(kind) as kept,
@@ -98,7 +98,9 @@ async def _outage(plan: Plan, kind: DatabaseKind, tasks: int) -> OutageRound:
 async def _back(
     workbench: Bench, kept: Database, serving: ServerProcess, tasks: int
 ) -> tuple[float, float]:
-    """Start the store again, empty as it is; the seconds until it has all, and of CPU for that."""
+    """Starts Redis again, empty; returns the seconds until it has all tasks, and the CPU seconds
+    for that.
+    """
     expected = await _open_records(kept)
     assert expected >= tasks
     workbench.server.start()
@@ -116,7 +118,7 @@ async def _open_records(kept: Database) -> int:
 
 
 class _ClientMeter:
-    """Tells costs without the store, which may be down."""
+    """Measures costs without Redis, which may be down."""
 
     async def cost(self, jobs: int, work: Awaitable[object]) -> Cost:
         client, wall = time.process_time(), time.perf_counter()

@@ -52,7 +52,9 @@ async def _measured(plan: Plan, kept: Database) -> list[Figure]:
 
 
 async def _queued(engine: Engine, sent: int) -> None:
-    """Waits for the last ones: a webhook is answered before its task is queued if that is slow."""
+    """Waits for the last tasks: a webhook is answered before its task is queued if queuing is
+    slow.
+    """
     ends = time.monotonic() + _WITHIN_S
     while (ready := (await engine.inspect.counts("reviews")).ready) < sent:
         assert time.monotonic() < ends, f"of {sent} webhooks {ready} are queued"

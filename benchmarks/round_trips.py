@@ -16,7 +16,7 @@ async def run(plan: Plan) -> list[Figure]:
     jobs = plan.count(2_000, 1_000)
     figures: list[Figure] = []
     async with bench() as workbench:
-        await workbench.submit(1, 1)  # the server learns the scripts, unmeasured
+        await workbench.submit(1, 1)  # Redis loads the scripts, unmeasured
         await exchange_all(workbench, 1, 1)
         for batch in BATCHES:
             trips, inside = list[float](), list[float]()
@@ -62,6 +62,6 @@ def _round_trips(meter: Meter) -> int:
 
 
 def _all_calls(meter: Meter) -> int:
-    """Commands called inside the scripts: all but the scripts and what the meter itself asks."""
+    """The commands called inside of scripts: all except EVALSHA and those of the meter."""
     asked = {*SCRIPTS, "info", "config|resetstat"}
     return sum(count for name, count in meter.calls().items() if name not in asked)

@@ -1,7 +1,7 @@
 """A job costs at most 1.3 x as much with 1,000,000 jobs waiting, delayed, or in 100,000 lanes.
 
-Two servers of their own, one with a large backlog and one with a small one, take turns. Every
-measured job is submitted, claimed and completed while the backlog stays as large as it is.
+Two Redis servers, one with a large backlog and one with a small one, take turns. Every measured job
+is submitted, claimed and completed while the backlog keeps its size.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def run(plan: Plan) -> list[Figure]:
 
 
 async def _compare_raw(plan: Plan, *, small: int, large: int) -> Figure:
-    """What the same backlog does to a bare queue: the store's own part."""
+    """The effect of the same backlog on a bare queue, which is the part of Redis."""
     async with AsyncExitStack() as stack:
         contenders: dict[str, Contender] = {}
         for size in (small, large):
@@ -95,7 +95,7 @@ async def _compare(plan: Plan, load: BacklogKind, raw: Figure) -> list[Figure]:
 
 
 async def _fill(workbench: Bench, jobs: Iterator[NewJob]) -> None:
-    """Two at a time: while the server takes one batch in, the next one is made."""
+    """Fills with two calls at a time: while Redis runs one batch, the next one is made."""
 
     async def task() -> None:
         while batch := list(itertools.islice(jobs, 500)):
@@ -105,7 +105,7 @@ async def _fill(workbench: Bench, jobs: Iterator[NewJob]) -> None:
 
 
 class _Cycles:
-    """Submit 50, let time pass, claim 50, complete 50: over and over on one server."""
+    """Submits 50, lets time pass, claims 50, completes 50: over and over on one Redis."""
 
     def __init__(self, workbench: Bench, clock: ManualClock, jobs: Iterable[NewJob]) -> None:
         self._bench, self._clock, self._jobs = workbench, clock, iter(jobs)
@@ -173,7 +173,7 @@ def _plain_jobs(_size: int) -> Iterable[NewJob]:
 
 
 def _delayed_backlog(size: int) -> Iterable[NewJob]:
-    """Due in some days of the manual clock, spread over a day: the run does not get there."""
+    """Jobs due in some days of the manual clock, spread over a day; the run does not reach them."""
     chance = random.Random(size)
     # As `new_job` makes them, but without its checks: a million of these take a while.
     return (
@@ -183,17 +183,19 @@ def _delayed_backlog(size: int) -> Iterable[NewJob]:
 
 
 def _delayed_jobs(_size: int) -> Iterable[NewJob]:
-    """Due at the next step of the clock: the claim that follows promotes them."""
+    """Jobs due at the next step of the clock: the claim that follows promotes them."""
     return (new_job(PAYLOAD, delay=STEP) for _ in itertools.count())
 
 
 def _laned_backlog(lanes: int) -> Iterable[NewJob]:
-    """Two jobs in every lane: a head that is ready and one behind it."""
+    """Two jobs in every lane: a ready head and one behind it."""
     return (new_job(PAYLOAD, lane=_lane(i % lanes)) for i in range(2 * lanes))
 
 
 def _laned_jobs(lanes: int) -> Iterable[NewJob]:
-    """One more for each lane in turn; completing a head brings the next of its lane forward."""
+    """One more job for each lane in turn; completing a head makes the next job of its lane
+    ready.
+    """
     return (new_job(PAYLOAD, lane=_lane(i % lanes)) for i in itertools.count())
 
 

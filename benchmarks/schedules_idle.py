@@ -1,4 +1,6 @@
-"""Whoever fires schedules asks the store one question a second, however many there are."""
+"""A process that fires schedules asks Redis one question a second, however many schedules there
+are.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,12 @@ async def run(plan: Plan) -> list[Figure]:
 
 
 async def _rates(workbench: Bench, watched: float) -> list[float]:
-    """Scripts a second while nothing is due, once all queues were looked at: three looks."""
+    """Scripts per second while nothing is due, after all queues were read: over three polls."""
     firing = asyncio.create_task(keep_firing(workbench.engine, DeclaredSchedules()))
     found: list[float] = []
     try:
         last, now = -_FEW, 0
-        while now - last >= _FEW:  # until all queues were looked at once
+        while now - last >= _FEW:  # until all queues were read once
             last = now
             await asyncio.sleep(1)
             now = _scripts(workbench)

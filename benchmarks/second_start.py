@@ -1,10 +1,10 @@
-"""How long `towpath up` takes until it is ready: the first time, and with data that is there.
+"""How long `towpath up` takes until it is ready: the first time, and with existing data.
 
     .venv/bin/python -m benchmarks.second_start
     .venv/bin/python -m benchmarks.second_start --rounds 3
 
-Starts it in an empty directory, ends it with SIGTERM and starts it again there, and asks `/readyz`
-until that says 200. The first start makes keys, database and store; the later ones find them.
+Starts it in an empty directory, ends it with SIGTERM, starts it again there, and polls `/readyz`
+until that answers 200. The first start creates keys, database and Redis data; later ones find them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(rounds: int) -> None:
 
 
 def _started(folder: Path) -> float:
-    """Seconds until it was ready; then it is ended."""
+    """The seconds until it was ready; then it is ended."""
     port = _free_port()
     command = [Path(sys.executable).with_name("towpath"), "up", "--port", str(port)]
     began = time.perf_counter()

@@ -1,7 +1,7 @@
 """A claim by selector takes at most 1.5 x as long (p99) with 50,000 jobs as with 50.
 
-Two servers of their own take turns. Each claim names 100 selectors, or none; its job is completed
-and another is submitted, so that the backlog stays as large as it is.
+Two Redis servers take turns. Each claim names 100 selectors, or none; its job is completed and
+another is submitted, so that the backlog keeps its size.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def _fill(workbench: Bench, jobs: int) -> None:
 
 
 async def _claims(workbench: Bench, count: int, named: int) -> list[float]:
-    """Seconds that each claim took."""
+    """The seconds of each claim."""
     chance, took = random.Random(7), list[float]()
     for _ in range(count):
         selectors = chance.sample(NAMES, named) if named else []

@@ -1,4 +1,4 @@
-"""The whole life of a plain job takes at most 30 µs of server CPU, in batches of 50."""
+"""The whole life of a plain job takes at most 30 µs of Redis CPU, in batches of 50."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def _submit(workbench: Bench, jobs: int) -> Cost:
 
 
 async def _run(workbench: Bench, jobs: int) -> Cost:
-    """Claim 50 and complete 50, until all are done."""
+    """Claims 50 and completes 50, until all jobs are done."""
     await _full(workbench, jobs)
 
     async def work() -> None:
@@ -97,7 +97,7 @@ async def _exchange(workbench: Bench, jobs: int) -> Cost:
 
 
 async def exchange_all(workbench: Bench, jobs: int, batch: int) -> None:
-    """Claim and complete all that waits, one round trip per batch."""
+    """Claims and completes all ready jobs, one round trip per batch."""
     held: list[Lease] = []
     done = 0
     while done < jobs:

@@ -68,6 +68,6 @@ async def _on_disk(plan: Plan, workbench: Bench, raw: Raw) -> Figure:
 
 
 async def bulk(workbench: Bench, jobs: int) -> Cost:
-    """What it costs to submit so many jobs in bulk, to an empty queue."""
+    """The cost of submitting so many jobs in bulk to an empty queue."""
     await workbench.clear()
     return await workbench.submit(jobs, BATCH)

@@ -36,7 +36,7 @@ async def _figure(plan: Plan, kept: Persistence) -> Figure:
 
 
 async def concurrent(workbench: Bench, jobs: int) -> Cost:
-    """What it costs to submit so many jobs one at a time, by 200 tasks at once."""
+    """The cost of submitting so many jobs one at a time, by 200 tasks at once."""
 
     async def task() -> None:
         for _ in range(jobs // TASKS):

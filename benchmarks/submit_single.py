@@ -32,7 +32,7 @@ async def _figure(plan: Plan, kept: Persistence) -> Figure:
 
 
 async def one_by_one(workbench: Bench, jobs: int) -> Cost:
-    """What it costs to submit so many jobs, each after the answer to the one before."""
+    """The cost of submitting so many jobs, each after the answer to the one before."""
 
     async def work() -> None:
         for _ in range(jobs):

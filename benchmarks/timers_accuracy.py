@@ -36,7 +36,7 @@ _MS = "ms"
 
 
 def contenders(*names: str) -> list[Peer]:
-    """These peers, and our timers."""
+    """These peers, and Towpath's timers."""
     return [*(peer for peer in all_peers() if peer.name in names), read_row(HERE / "timers_row.py")]
 
 
@@ -81,7 +81,7 @@ async def late_by(
     first_ms: int = FIRST_MS,
     seed: int = 0,
 ) -> list[float]:
-    """By how many ms each of so many was late. Raises NotMeasured."""
+    """By how many ms each of so many timers was late. Raises NotMeasured."""
     chance = random.Random(seed)
     delays = [first_ms + chance.randrange(span_ms) for _ in range(count)]
     bench.clear()
@@ -93,7 +93,7 @@ async def late_by(
         await producer.order("delayed", delays_ms=delays)
         if time.monotonic() - began > first_ms / 1000:
             raise NotMeasured(f"its producer took {time.monotonic() - began:.1f} s to submit them")
-        # Nobody looks at the report meanwhile: this process is to be idle, too.
+        # The report is not read meanwhile, because this process must be idle too.
         await asyncio.sleep(began + max(delays) / 1000 - time.monotonic())
         return [
             (await told.next("delayed", within=_LATE_WITHIN, worker=worker))["ms"] for _ in delays
@@ -101,7 +101,7 @@ async def late_by(
 
 
 async def _bare_timer(late_ms: list[float]) -> None:
-    """How late a plain timer of an event loop is on this machine, meanwhile."""
+    """How late a plain timer of an event loop is on this machine, at the same time."""
     while True:
         due = time.perf_counter() + 0.1
         await asyncio.sleep(0.1)
@@ -117,7 +117,7 @@ def _figures(
     *,
     bound: str = "",
 ) -> list[Figure]:
-    """Of ours with targets, of the others to judge these by."""
+    """The figures of Towpath with targets, and those of the others for comparison."""
     ours, rounds = bool(bound), late.get(row.name, [])
     what = f"{count:,} by {row.label}, end to end"
     if not rounds:

@@ -103,7 +103,7 @@ async def _beat(serving: ServerProcess, ids: dict[str, str]) -> None:
 
 
 async def _watched(workbench: Bench, seconds: int, cpu: Cpu) -> dict[str, float]:
-    """What idling costs, once everything has begun. Commands inside of scripts count, too."""
+    """The cost of idling, once everything has started. Commands inside of scripts count, too."""
     await asyncio.sleep(_BEGUN_S)
     before, store, own = _commands(workbench), workbench.meter.server_cpu(), cpu()
     await asyncio.sleep(seconds)

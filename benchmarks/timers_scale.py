@@ -47,20 +47,20 @@ _FILLED_AT_ONCE = 500
 
 
 def _far(chance: random.Random) -> int:
-    """A time that does not come while this runs."""
+    """A due time that does not come while this runs."""
     return wall_ms() + DAY_MS + chance.randrange(DAY_MS)
 
 
 def _delays(chance: random.Random, count: int) -> list[int]:
-    """Times, in ms from now, that come while this runs."""
+    """Due times, in ms from now, that come while this runs."""
     return [_FIRST_MS + chance.randrange(count * _APART_MS) for _ in range(count)]
 
 
-# ── ours ─────────────────────────────────────────────────────────────────────────────────────
+# ── Towpath's timers ─────────────────────────────────────────────────────────────────────────
 
 
 class TimersUnderLoad:
-    """Timers on a server of their own."""
+    """Timers on a Redis of their own."""
 
     def __init__(self, workbench: Bench) -> None:
         self.workbench, self._chance = workbench, random.Random(1)
@@ -68,7 +68,7 @@ class TimersUnderLoad:
         self._made: list[str] = []
 
     async def fill(self, size: int) -> float:
-        """So many timers that wait; bytes of each."""
+        """Submits so many waiting timers; returns the bytes of each."""
         await self._service.types.ensure(KEY)
         before = self.workbench.meter.memory()
         made = self._backlog(size)
@@ -113,7 +113,7 @@ class TimersUnderLoad:
             await asyncio.gather(*map(do, self._made[at : at + BATCH]))
 
     async def late(self, count: int) -> list[float]:
-        """By how many ms a claim that was waiting came back late, of each."""
+        """By how many ms a waiting claim returned late, for each timer."""
         async with claimer("claim", self.workbench.server.url, QUEUE, count) as waiting:
             await self.workbench.meter.until_waiting(1)
             delays = [milliseconds(delay) for delay in _delays(self._chance, count)]
@@ -181,7 +181,7 @@ _PAYLOAD = msgspec.json.encode({"params": PARAMS, "due": 10**12})
 
 
 class BareSet:
-    """A sorted set and two strings per entry, on a server of its own."""
+    """A sorted set and two strings per entry, on a Redis of its own."""
 
     def __init__(self, workbench: Bench) -> None:
         self.workbench, self._chance = workbench, random.Random(1)
@@ -217,7 +217,7 @@ class BareSet:
         )
 
     async def late(self, count: int) -> list[float]:
-        """The same of a client that sleeps until the first due time, and takes one entry."""
+        """The lateness of a client that sleeps until the first due time, and takes one entry."""
         now = wall_ms()
         dues = [now + delay for delay in _delays(self._chance, count)]
         self._run(_SUBMIT, [new_job_id() for _ in range(count)], dues)
@@ -240,7 +240,7 @@ TimerStore = TimersUnderLoad | BareSet
 
 
 class ScaleSamples:
-    """What was measured on one server, round by round."""
+    """The measurements on one Redis, round by round."""
 
     def __init__(self) -> None:
         self.costs: dict[str, list[Cost]] = {verb: [] for verb in VERBS}
@@ -338,7 +338,7 @@ Both = tuple[Sequence[float], Sequence[float]]
 
 
 def _growth(what: str, large: int, ours: Both, bare: Both) -> Figure:
-    """How much more it costs with many waiting, beside how much more a bare set costs."""
+    """The growth of a cost with many timers waiting, beside the growth of a bare set's cost."""
 
     def grown(both: Both) -> list[float]:
         return [much / little for little, much in zip(*both, strict=True)]

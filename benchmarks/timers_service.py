@@ -34,7 +34,7 @@ _AGAIN_S = 10
 
 
 class CallsRound(msgspec.Struct):
-    """What the instance tells of a round."""
+    """What the instance reports of a round."""
 
     seconds: float
     connections: int
@@ -48,7 +48,7 @@ class CalleeProcess:
         self._process, self.address = process, address
 
     async def round(self) -> CallsRound:
-        """The next round that is over."""
+        """The next finished round."""
         async with asyncio.timeout(_WITHIN):
             line = await self._process.said.readline()
         return msgspec.json.decode(line, type=CallsRound)
@@ -75,7 +75,7 @@ async def run(plan: Plan) -> list[Figure]:
             callee(calls) as instance,
             registered(serving, instance),
         ):
-            last = await _fired(workbench, serving, instance, calls)  # so that everything is warm
+            last = await _fired(workbench, serving, instance, calls)  # a first round, to warm up
             for _ in range(plan.rounds):
                 before = serving.cpu()
                 seen = await _fired(workbench, serving, instance, calls)
@@ -104,7 +104,9 @@ async def run(plan: Plan) -> list[Figure]:
 async def _fired(
     workbench: Bench, serving: ServerProcess, instance: CalleeProcess, calls: int
 ) -> CallsRound:
-    """So many timers that are due at once; when the instance was called for all of them."""
+    """Submits so many timers that are due at once; returns when the instance was called for all of
+    them.
+    """
     service = TimerService(workbench.engine, TimersOptions())
     due = wall_ms() + 2_000 + calls
     for at in range(0, calls, 500):
@@ -117,7 +119,7 @@ async def _fired(
 
 @asynccontextmanager
 async def registered(serving: ServerProcess, instance: CalleeProcess) -> AsyncGenerator[None]:
-    """The instance is alive while the body runs."""
+    """Keeps the instance registered while the body runs."""
 
     async def keep() -> None:
         while True:
@@ -141,7 +143,7 @@ async def _alone(instance: CalleeProcess, calls: int, tasks: int) -> CallsRound:
 
 
 async def register(serving: ServerProcess, app: str, address: str, types: list[str]) -> str:
-    """Register an instance: its id."""
+    """Registers an instance; returns its id."""
     body = msgspec.json.encode({"address": address, "task_types": types})
     async with client(serving.place) as one:
         answer = await one.ask(request("POST", f"/api/v1/apps/{app}/instances", KEY, body))

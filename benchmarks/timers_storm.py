@@ -34,7 +34,7 @@ _SETTLED_AFTER = 1.0
 
 
 class StormRound(msgspec.Struct, frozen=True):
-    """What was seen in one round."""
+    """The observations of one round."""
 
     seconds: float
     """From the first due time to the start of the last handler."""
@@ -70,7 +70,9 @@ async def run(plan: Plan) -> list[Figure]:
 async def storm_of(
     bench: PeerBench, row: Peer, count: int, name: str, *, lead: float
 ) -> StormRound:
-    """So many timers that fall due within a second, *lead* seconds from now. Raises NotMeasured."""
+    """Submits so many timers that fall due within a second, *lead* seconds from now. Raises
+    NotMeasured.
+    """
     bench.clear()
     told = HandlerReports(bench.report)
     async with producing(bench, row) as producer, running(bench, row, row.worker) as worker:

@@ -1,4 +1,6 @@
-"""How soon a chunk of 8 MiB is acknowledged, beside an endpoint that reads it and drops it."""
+"""How soon a chunk of 8 MiB is acknowledged, compared with an endpoint that reads it and
+drops it.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def _acknowledged(bench: UploadBench, body: bytes, chunks: int) -> list[float]:
         if answer.status == 200:
             times.append((time.perf_counter() - began) * 1000)
             number += 1
-        else:  # there was no room: that is no acknowledgement
+        else:  # there was no room, so it was not acknowledged
             time.sleep(0.2)
     connection.close()
     return times

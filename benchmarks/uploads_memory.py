@@ -43,7 +43,7 @@ async def run(plan: Plan) -> list[Figure]:
 
 
 async def _flowing(bench: UploadBench, file: Path, times: int) -> list[tuple[float, float]]:
-    """The highest memory of server and Redis, in MiB, for each file that flowed through."""
+    """The highest memory of server and Redis, in MiB, for each uploaded file."""
     peaks: list[tuple[float, float]] = []
     for number in range(times):
         sending = asyncio.create_task(bench.uploaded(file, "8m"))

@@ -1,4 +1,4 @@
-"""How many small files a second, beside one `put_object` each."""
+"""How many small files per second, compared with one `put_object` each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def run(plan: Plan) -> list[Figure]:
 
 
 async def _put(bench: UploadBench, files: list[Path]) -> float:
-    """Seconds for a `put_object` of each, as many at once."""
+    """The seconds for a `put_object` of each, as many at once."""
     room = asyncio.Semaphore(AT_ONCE)
     bodies = {file.name: file.read_bytes() for file in files}
 

@@ -61,7 +61,7 @@ def _server(bench: UploadBench, modules: Path) -> Any:
 async def _sent(
     bench: UploadBench, file: Path, chunk: int, where: tuple[str, str], modules: Path
 ) -> float:
-    """Seconds until the client is told that it is done; with us, until the object is there."""
+    """The seconds until the client is done; with Towpath, until the object exists."""
     endpoint, key = where
     told = {"file": str(file), "endpoint": endpoint, "chunk": chunk * MIB, "key": key}
     async with aclosing(node("tus_send.js", told, modules)) as said:

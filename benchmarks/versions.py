@@ -1,4 +1,4 @@
-"""What the figures were measured with."""
+"""The versions of everything with which the figures were measured."""
 
 from __future__ import annotations
 

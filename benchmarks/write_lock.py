@@ -1,11 +1,10 @@
-"""How long each kind of change keeps SQLite's write lock, and how much of that is Python.
+"""How long each kind of change holds SQLite's write lock, and how much of that is Python.
 
     .venv/bin/python -m benchmarks.write_lock
 
-Does each kind of change several times, alone and a hundred at once, and prints the medians per
-transaction: from the moment the lock is taken to the end of the commit, the part of it that is
-spent in SQLite, and the rest, which is Python. Then how many records a second are made, begun and
-completed.
+Makes each kind of change several times, alone and a hundred at once, and prints the medians per
+transaction: from taking the lock to the end of the commit, the part of it in SQLite, and the rest,
+which is Python. Then the rate at which records are made, begun and completed.
 """
 
 from __future__ import annotations
@@ -62,12 +61,12 @@ class WatchedConnection(sqlite3.Connection):
         self.timed("ROLLBACK", super().rollback)
 
     def timed(self, words: str, call: Callable[[], Any]) -> Any:
-        """What *call* answers; it is spent in SQLite."""
+        """The result of *call*; its time is spent in SQLite."""
         began = perf_counter()
         answer = call()
         ended = perf_counter()
         if not self._since and words.lstrip().startswith(_WRITES):
-            # Not from the moment on that it waits for others.
+            # The time of waiting for other transactions does not count.
             self._since = began = ended if words.startswith("BEGIN") else began
             self._inside, self._statements = 0.0, 0
         if self._since:
@@ -97,7 +96,7 @@ class _Cursor(sqlite3.Cursor):
 
 
 class RecordWriter:
-    """Does each kind of change to records of its own."""
+    """Makes each kind of change to records of its own."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger, self._number, self._token = ledger, 0, 0
@@ -140,7 +139,7 @@ Step = Callable[[], Awaitable[Any]]
 
 
 async def _steps(writer: RecordWriter, many: int) -> dict[str, Step]:
-    """Things to measure, ready to be done."""
+    """The steps to measure, fully prepared."""
     ledger, jobs = writer.ledger, writer.ledger.jobs
     new, about = writer.ids(many), writer.ids(many)
     waiting, again = await writer.made(many), await writer.made(many)

@@ -1,1 +1,1 @@
-"""Uploads measured: a real S3 server, ours before it, and what others do with the same one."""
+"""Benchmarks of uploads: a real S3, our server before it, and other clients with the same S3."""

@@ -1,6 +1,6 @@
-"""The measure for chunks: a bare endpoint of FastAPI that reads a body and drops it.
+"""The reference for chunks: a bare endpoint of FastAPI that reads a body and drops it.
 
-`python -m benchmarks.objects.dropping` says where it serves as one JSON object.
+`python -m benchmarks.objects.dropping` prints its address as one JSON object.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A bench for uploads: SeaweedFS, a server of ours that stores there, and a plain client of S3."""
+"""A bench for uploads: SeaweedFS, our server that stores there, and a plain S3 client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LONGEST_LINE = 2**20
 
 
 class _UploadedFile(msgspec.Struct):
-    """What `towpath upload --json` says of a file, as far as it matters here."""
+    """The fields of `towpath upload --json` that matter here."""
 
     upload_id: str
     seconds: float
@@ -53,7 +53,7 @@ class UploadBench:
         return f"http://{host}:{port}"
 
     async def uploaded(self, file: Path, chunk: str, *more: str) -> float:
-        """Seconds from reading the file to COMPLETED, by `towpath upload`."""
+        """The seconds from reading the file to COMPLETED, by `towpath upload`."""
         return (await self.told([file], "--chunk-size", chunk, *more))[0].seconds
 
     async def told(self, files: Sequence[Path], *more: str) -> list[_UploadedFile]:
@@ -67,7 +67,7 @@ class UploadBench:
         return [msgspec.json.decode(line, type=_UploadedFile) for line in out.splitlines()]
 
     async def direct(self, file: Path) -> float:
-        """Seconds from reading the file to its object, by `upload_part` of aiobotocore."""
+        """The seconds from reading the file to its object, by `upload_part` of aiobotocore."""
         self._number += 1
         place = {"Bucket": BUCKET, "Key": f"direct-{self._number}"}
         began = time.perf_counter()
@@ -88,7 +88,7 @@ class UploadBench:
         return time.perf_counter() - began
 
     async def stored(self, url: str) -> float:
-        """Seconds until the upload at *url* is COMPLETED."""
+        """The seconds until the upload at *url* is COMPLETED."""
         began = time.perf_counter()
         while await asyncio.to_thread(self._status, url.rpartition("/")[2]) != "COMPLETED":  # noqa: ASYNC110 -- only the server knows
             await asyncio.sleep(0.02)
@@ -103,7 +103,7 @@ class UploadBench:
         return answer["status"]
 
     async def clear(self) -> None:
-        """Remove all objects: the disk is not what is measured."""
+        """Removes all objects, because the disk is not measured."""
         pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
         async for page in pages:
             if keys := [{"Key": found["Key"]} for found in page.get("Contents", [])]:
@@ -112,7 +112,7 @@ class UploadBench:
 
 @asynccontextmanager
 async def upload_bench(kept: Persistence, **settings: str) -> AsyncGenerator[UploadBench]:
-    """All of it, started; workers run beside the server. Everything goes at the end."""
+    """Starts all of it, with workers beside the server. Everything is removed at the end."""
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         objects = EmbeddedObjects(Path(folder) / "objects")
         with objects:
@@ -153,7 +153,7 @@ def new_file(folder: str, size: int) -> Path:
 
 
 async def node(script: str, told: object, modules: Path) -> AsyncGenerator[dict[str, Any]]:
-    """What a program of Node says, line by line."""
+    """The output lines of a Node program."""
     path = str(Path(__file__).with_name(script))
     settings = {"NODE_PATH": str(modules / "node_modules")}
     command = ["node", path, msgspec.json.encode(told).decode()]

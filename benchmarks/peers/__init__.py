@@ -1,4 +1,4 @@
-"""Other job queues for Python and BullMQ for Node beside Towpath, on one server in one run.
+"""Other job queues for Python, and BullMQ for Node, beside Towpath on one Redis in one run.
 
-Imports nothing: rows and `side` run in the peers' own environments, where Towpath is not.
+Imports nothing: rows and `side` run in the peers' own environments, which do not have Towpath.
 """

@@ -1,9 +1,9 @@
-"""The chart: every column of the tables in docs/benchmarks.md, also those where a peer is ahead;
-and the short table in README and docs/comparison.md.
+"""The chart with every column of the tables in docs/benchmarks.md, including those where a peer is
+ahead; and the short table in README and docs/comparison.md.
 
-    python -m benchmarks.peers.chart      makes both of what the page says now
+    python -m benchmarks.peers.chart      makes both from the figures on the page
 
-Drawn by matplotlib in an environment of its own, so that Towpath does not need it.
+matplotlib draws it in an environment of its own, so that Towpath does not need it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NODE = {peer.label for peer in all_peers() if not peer.in_python}
 
 
 def draw(page: str, to: Path = CHART) -> Path:
-    """Draw what the text of the page says. Raises NotInstalled."""
+    """Draws the figures in the text of the page. Raises NotInstalled."""
     python = python_environment("chart", REQUIRES)
     to.parent.mkdir(parents=True, exist_ok=True)
     order = json.dumps({"panels": panels(page), "note": _note(page), "to": str(to)})
@@ -77,7 +77,7 @@ def draw(page: str, to: Path = CHART) -> Path:
 
 
 def panels(page: str) -> list[dict[str, Any]]:
-    """A set of bars per column; whoever was not measured has words instead of a bar."""
+    """A set of bars per column; a peer that was not measured has words instead of a bar."""
     rows = _peers(page)
     return [
         {
@@ -90,12 +90,12 @@ def panels(page: str) -> list[dict[str, Any]]:
 
 
 def _columns(rows: dict[str, dict[str, str]]) -> list[tuple[str, str, str]]:
-    """Those that the page has."""
+    """The columns of the page."""
     return [column for column in COLUMNS if any(column[0] in row for row in rows.values())]
 
 
 def short_table(page: str) -> str:
-    """The short table: who is best in a column is bold there, whoever it is."""
+    """The short table. The best peer of a column is bold."""
     shown = [column for column, *_ in _columns(_peers(page))]
     columns = [
         [_cell(bar, panel) for bar in panel["bars"]]
@@ -112,14 +112,14 @@ def _cell(bar: dict[str, Any], panel: dict[str, Any]) -> str:
     words = (
         bar["words"].rpartition("= ")[2].replace("not within", "not in").replace("no bulk", "none")
     )
-    # What is early is no better than what is in time.
+    # A job that runs early is no better than one in time.
     values = [drawn["value"] for drawn in panel["bars"] if (drawn["value"] or -1) >= 0]
     best = (max if panel["better"] == "more" else min)(values, default=None)
     return f"**{words}**" if bar["value"] == best else words
 
 
 def write_short(page: str) -> list[Path]:
-    """Put it where it is shown."""
+    """Writes the table where it is shown."""
     return [put(SHOWN, [short_table(page)], to) for to in SHORT_TABLES]
 
 
@@ -132,7 +132,7 @@ def _bar(label: str, row: dict[str, str], column: str) -> dict[str, Any]:
 
 
 def _peers(page: str) -> dict[str, dict[str, str]]:
-    """A row per peer, of both tables. Ours is drawn once: not as it is while it is watched."""
+    """A row per peer, of both tables. Towpath is drawn once, without its watched row."""
     recovered = _rows(page, "crash")
     return {
         label: row | recovered.get(label, {})
@@ -142,7 +142,9 @@ def _peers(page: str) -> dict[str, dict[str, str]]:
 
 
 def _rows(page: str, part: str) -> dict[str, dict[str, str]]:
-    """A table between its marks: rows by their label. A bare "p99" belongs to what is before it."""
+    """The rows of a table between its marks, by their labels. A bare "p99" belongs to the column
+    before it.
+    """
     text = page.partition(f"<!-- {part}:")[2].partition(f"<!-- /{part} -->")[0]
     head, _, *lines = [
         [cell.strip(" *") for cell in line.strip("|").split("|")]

@@ -1,4 +1,6 @@
-"""Ahead of every peer: one worker process drains 6 x as fast as any in Python, 2.5 x BullMQ."""
+"""Towpath is ahead of every peer: one worker process drains 6 x as fast as any in Python, 2.5 x
+BullMQ.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ async def run(plan: Plan) -> list[Figure]:
 
 
 async def compare(plan: Plan, peers: list[Peer]) -> Comparison:
-    """Measure all of them in turns, every other round backwards, on one server."""
+    """Measures all rows in turns, every other round backwards, on one Redis."""
     made_with = await versions()
     results_by_name = {peer.name: _prepared(peer, made_with.towpath) for peer in peers}
     able = [peer for peer in peers if not results_by_name[peer.name].not_measured]
@@ -64,7 +66,7 @@ async def _round(
 
 
 def figures(comparison: Comparison) -> list[Figure]:
-    """The promises, and what every row did."""
+    """The targets, and the figures of every row."""
     ours = next((one for one in comparison.rows if one.who.ours), None)
     peers = [one for one in comparison.rows if not one.who.ours and not one.who.watched]
     python = fastest(one for one in peers if one.who.in_python)
@@ -119,7 +121,7 @@ def _promises_of_submit(ours: RowResults | None, peers: list[RowResults]) -> lis
 
 
 def _promises_of_delay(ours: RowResults | None, peers: list[RowResults]) -> list[Figure]:
-    """Ours beside the peer that is best at it; of the late ones, beside Celery."""
+    """Towpath beside the peer with the best delays; for lateness, beside Celery."""
     celery = [one for one in peers if one.who.name == "celery"]
     return [
         _sooner(f"peers.{name}_p{share * 100:.0f}", kind, share, ours, others)
@@ -185,7 +187,7 @@ def _ratio(
     *,
     bound: str = "",
 ) -> Figure:
-    """Ours beside another; not reached as long as one of them was not measured."""
+    """The ratio to another row; not reached while one of them was not measured."""
     for (one, kind), which in ((ours, "ours"), (other, target.times)):
         if one is None or not one.rounds(kind):
             return _unknown(name, target, f"{which} was not measured: {_why_not(one)}")
@@ -214,7 +216,7 @@ def _why_not(one: RowResults | None) -> str:
 
 
 def _spent(one: RowResults) -> str:
-    """Where the time of one job went."""
+    """How the time of one job was spent."""
     wall = 1e6 / (one.middle("drain") or 1)
     return (
         f"{one.who.label} takes {wall:.0f} µs a job: {one.middle('worker_us') or 0:.0f} of the "
@@ -223,7 +225,7 @@ def _spent(one: RowResults) -> str:
 
 
 def _spent_by_default(ours: RowResults | None) -> str:
-    """Where the time of one job went with default settings, beside the best ones."""
+    """How the time of one job was spent with default settings, beside that with the best ones."""
     if ours is None:
         return ""
     worker, server = ours.middle("defaults_worker_us"), ours.middle("defaults_run_cpu_us")
@@ -236,7 +238,7 @@ def _spent_by_default(ours: RowResults | None) -> str:
 
 
 def _spent_on_submit(ours: RowResults | None, other: RowResults | None) -> str:
-    """What a submit costs the server, in two rows."""
+    """The cost of a submit for Redis, in two rows."""
     costs = [
         f"a submit takes the server {one.middle('submit_cpu_us') or 0:.0f} µs of CPU in the row of "
         f"{one.who.label}"

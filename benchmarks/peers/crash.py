@@ -35,7 +35,7 @@ async def run(plan: Plan) -> list[Figure]:
 
 
 async def crash_all(plan: Plan, peers: list[Peer]) -> Recoveries:
-    """One after the other: each has the machine for itself."""
+    """One row after the other: each has the machine for itself."""
     made_with = await versions()
     found: list[Recovery] = []
     async with peer_bench() as bench:
@@ -58,7 +58,7 @@ async def _recovery(bench: PeerBench, peer: Peer, watch: float, version: str) ->
 
 
 async def _crash(bench: PeerBench, peer: Peer, watch: float) -> float | None:
-    """Kill a worker 3 s into a job, start another at once, and see when the job runs again."""
+    """Kills a worker 3 s into a job, starts another at once, and waits until the job runs again."""
     bench.clear()
     told = HandlerReports(bench.report)
     async with producing(bench, peer) as producer:
@@ -96,7 +96,7 @@ def _figure(ours: Recovery, watched: float) -> Figure:
     what = "from SIGKILL of a worker until its job runs again"
     target = at_most(LEASE_SECONDS)
     if ours.seconds is None:
-        # Nothing was seen: the time watched is a bound from below, and not reached.
+        # The job was not seen again: the time watched is a lower bound, and not reached.
         return measured("crash", what, "s", [watched], target, bound=told(ours, watched))
     bound = "the lease is renewed until the kill, and another worker must notice its end"
     return measured("crash", what, "s", [ours.seconds], target, bound=bound)

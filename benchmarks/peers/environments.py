@@ -1,7 +1,7 @@
 """The peers' own environments: made once, below a directory that git ignores.
 
-A stamp says what is inside; the second run installs nothing. What cannot be installed is a
-reason in the table, not the end of the run.
+A stamp names the contents, so a second run installs nothing. A peer that cannot be installed gets
+the reason in the table, and the run goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NotInstalled(Exception):
 
 
 def prepare(peer: Peer) -> None:
-    """Make the peer's environment unless it is there already. Raises NotInstalled."""
+    """Makes the peer's environment unless it exists already. Raises NotInstalled."""
     if peer.environment and peer.on_node:
         node_environment(peer.environment, peer.requires)
     elif peer.environment:
@@ -36,7 +36,7 @@ def prepare(peer: Peer) -> None:
 
 
 def python_environment(name: str, requires: Sequence[str]) -> Path:
-    """The Python of an environment that has what is required."""
+    """The Python of an environment with the required packages."""
     place = PLACE / name
     python = place / "bin" / "python"
     wanted = "\n".join([sys.version, *requires])
@@ -46,7 +46,7 @@ def python_environment(name: str, requires: Sequence[str]) -> Path:
     if _tried(sys.executable, "-m", "venv", str(place)) is None:
         _do(str(python), *_PIP, "install", *_QUIET, *requires)
     else:
-        # Debian's Python comes without ensurepip: then its own pip fills it from outside.
+        # Debian's Python has no ensurepip: then its own pip fills the environment from outside.
         _do(sys.executable, "-m", "venv", "--without-pip", "--clear", str(place))
         _do(sys.executable, *_PIP, "--python", str(python), "install", *_QUIET, *requires)
     (place / _STAMP).write_text(wanted)
@@ -54,7 +54,7 @@ def python_environment(name: str, requires: Sequence[str]) -> Path:
 
 
 def node_environment(name: str, requires: Sequence[str]) -> Path:
-    """The directory whose `node_modules` has what is required."""
+    """The directory whose `node_modules` has the required packages."""
     place = PLACE / name
     wanted = "\n".join(requires)
     if _stamp(place) == wanted:
@@ -70,7 +70,7 @@ def node_environment(name: str, requires: Sequence[str]) -> Path:
 
 
 def command(peer: Peer, words: str, *, url: str) -> list[str]:
-    """A row's command with its program's full path: in its environment, or else as it is."""
+    """The command of a row with the full path of its program: in its environment, or unchanged."""
     program, *rest = words.format(url=url).split()
     if not peer.environment and program == "python":
         return [sys.executable, *rest]
@@ -80,7 +80,7 @@ def command(peer: Peer, words: str, *, url: str) -> list[str]:
 
 
 def variables(peer: Peer) -> dict[str, str]:
-    """What a row's processes find in their environment, beside the address of the server."""
+    """The variables for the processes of a row, beside the address of Redis."""
     inherited = {name: value for name, value in os.environ.items() if name not in _OURS}
     return inherited | {
         "PYTHONPATH": str(ROOT),
@@ -108,7 +108,7 @@ def _do(*words: str, place: Path = ROOT) -> None:
 
 
 def _tried(*words: str, place: Path = ROOT) -> str | None:
-    """Run a command; nothing if it worked, its last line if it did not."""
+    """Runs a command; returns None if it succeeded, its last line if it failed."""
     try:
         ran = subprocess.run(
             words,

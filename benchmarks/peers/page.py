@@ -25,7 +25,7 @@ _HEAD = (
 
 
 def shown(names: Sequence[str]) -> list[str]:
-    """The tables of what has just been run, for the terminal."""
+    """The tables of the last run, for the terminal."""
     texts: list[str] = []
     if "peers" in names and (compared := kept(Comparison)):
         texts += comparison_blocks(compared)
@@ -35,7 +35,7 @@ def shown(names: Sequence[str]) -> list[str]:
 
 
 def write_sections(names: Sequence[str]) -> list[Path]:
-    """Put what has just been run between its marks, and draw the chart."""
+    """Writes the last run between its marks, and draws the chart."""
     written: list[Path] = []
     if "peers" in names and (compared := kept(Comparison)):
         blocks = comparison_blocks(compared)
@@ -104,7 +104,7 @@ def _sum(submit: float | None, run: float | None) -> str:
 
 
 def _ratios(figures: Sequence[Figure]) -> list[str]:
-    """Each promise in a sentence, whether it is kept or not."""
+    """A sentence for each target, whether it was reached or not."""
     return [
         f"{figure.name}: {number(figure.value)} {figure.unit} is {number(figure.ratio)} x "
         f"{number(figure.beside_value)} {figure.beside} (target {figure.target}): "
@@ -120,7 +120,7 @@ def _settings(who: RowIdentity, jobs: int) -> str:
 
 
 def _missing(compared: Comparison) -> list[str]:
-    """Nobody is left out in silence."""
+    """The peers that were not measured, with reasons."""
     return [
         f"{one.who.label}: not measured: {one.reason}." for one in compared.by_drain if one.reason
     ]

@@ -1,4 +1,4 @@
-"""The one server that all rows run on, and the processes of a row: started, heard, ended."""
+"""The Redis on which all rows run, and the processes of a row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NotMeasured(Exception):
 
 
 class ServerUsage(msgspec.Struct, frozen=True):
-    """What the server has used so far."""
+    """What Redis has used so far."""
 
     cpu: float
     calls: int
@@ -43,7 +43,7 @@ class ServerUsage(msgspec.Struct, frozen=True):
 
 
 class PeerBench:
-    """A server without persistence, on a port for the rows and on a socket for the meter."""
+    """A Redis without persistence, on a port for the rows and on a socket for the meter."""
 
     def __init__(self, server: EmbeddedServer, folder: Path) -> None:
         self.server, self.meter = server, Meter(server)
@@ -62,7 +62,9 @@ class PeerBench:
         return self._folder / f"log-{self._number}.txt"
 
     def clear(self) -> None:
-        """Nothing on the server, and new files to write to: late words of others are not ours."""
+        """Empties Redis and starts new files, so that late lines of earlier processes are not
+        read.
+        """
         self.meter.empty()
         self._number += 1
 
@@ -84,7 +86,7 @@ class PeerBench:
         return lines[-1][:200] if lines else "it said nothing"
 
     def environment(self, peer: Peer, *, defaults: bool = False) -> dict[str, str]:
-        """What the row's processes find in theirs; with *defaults*, that none are chosen."""
+        """The environment of the row's processes; with *defaults*, without chosen settings."""
         chosen = {"BENCH_DEFAULTS": "1"} if defaults else {}
         told = {"BENCH_URL": self.url, "BENCH_REPORT": str(self.report)}
         return variables(peer) | told | chosen
@@ -107,7 +109,7 @@ async def peer_bench() -> AsyncGenerator[PeerBench]:
 
 
 class RowProcess:
-    """A worker, or a scheduler: a process of a row, with all that it has started."""
+    """A worker or a scheduler: a process of a row, with all processes that it started."""
 
     def __init__(self, bench: PeerBench, peer: Peer, words: str, *, defaults: bool = False) -> None:
         self._bench = bench
@@ -123,12 +125,12 @@ class RowProcess:
             )
 
     def check(self) -> None:
-        """Raises NotMeasured if it has ended by itself."""
+        """Raises NotMeasured if the process has ended by itself."""
         if (code := self._process.poll()) is not None:
             raise NotMeasured(f"its worker ended with {code}: {self._bench.tail()}")
 
     def kill(self) -> None:
-        """SIGKILL, to it and to all that it has started: what a crash of the machine looks like."""
+        """Sends SIGKILL to it and to all processes that it started, like a crash of the machine."""
         if self._process.poll() is None:
             kill_tree(self._process.pid)
         self._process.wait()
@@ -140,7 +142,9 @@ class RowProcess:
 async def running(
     bench: PeerBench, peer: Peer, words: str, *, defaults: bool = False
 ) -> AsyncGenerator[RowProcess]:
-    """Such a process; it is killed at the end, for nothing on the server is needed any more."""
+    """Starts such a process; it is killed at the end, because nothing in Redis is needed any
+    more.
+    """
     process = RowProcess(bench, peer, words, defaults=defaults)
     try:
         yield process
@@ -149,7 +153,7 @@ async def running(
 
 
 class HandlerReports:
-    """What a row's handler has told, line by line."""
+    """The reports of a row's handler, line by line."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._read = path, 0
@@ -169,7 +173,7 @@ class HandlerReports:
         raise NotMeasured(f"not within {within:g} s")
 
     def _new(self) -> list[Facts]:
-        """One line at a time, so that none is lost between two calls."""
+        """Yields one line at a time, so that none is lost between two calls."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
@@ -185,13 +189,13 @@ class HandlerReports:
 
 
 class RowProducer:
-    """A row's producer: takes orders."""
+    """A row's producer, which carries out orders."""
 
     def __init__(self, bench: PeerBench, process: asyncio.subprocess.Process) -> None:
         self._bench, self._process = bench, process
 
     async def order(self, do: str, *, within: float = 120.0, **facts: object) -> Facts:
-        """What it answers when it has carried out the order. Raises NotMeasured."""
+        """The answer after the order is carried out. Raises NotMeasured."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": do, **facts}).encode() + b"\n")
         return await self.answer(within=within)
@@ -212,7 +216,9 @@ class RowProducer:
 async def producing(
     bench: PeerBench, peer: Peer, words: str = "", *, defaults: bool = False
 ) -> AsyncGenerator[RowProducer]:
-    """The row's producer once it is ready, or the process of *words* that says so in its way."""
+    """The row's producer once it is ready, or the process of *words* that reports readiness in its
+    own way.
+    """
     with bench.log.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *command(peer, words or peer.producer, url=bench.url),

@@ -1,6 +1,6 @@
-"""Who takes part: every row's head, read without importing it.
+"""The peers: the head of each row, read without importing it.
 
-A row is one file. Its head are constants with literal values; below them are its handler and its
+A row is one file. Its head is constants with literal values; below it are the handler and the
 producer, which import the peer's library. That library is only in the peer's own environment, so
 the head is read from the text.
 """
@@ -57,7 +57,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ways(self) -> int:
-        """Ours submits from an event loop and from code without one; a peer has one way."""
+        """Towpath submits from an event loop and from code without one; a peer has one way."""
         return 2 if self.name.startswith(OURS) else 1
 
     @property
@@ -74,12 +74,12 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def all_peers() -> list[Peer]:
-    """All of them, ours last."""
+    """All peers, Towpath last."""
     return [*map(read_row, sorted(ROWS.glob("*_row.py"))), ours()]
 
 
 def rows_of_comparison() -> list[Peer]:
-    """All of them, and ours once more with those who follow its jobs."""
+    """All peers, and Towpath once more with followers of its jobs."""
     return [*all_peers(), watched()]
 
 
@@ -88,7 +88,7 @@ def ours() -> Peer:
 
 
 def watched() -> Peer:
-    """Ours, while a program waits for a result and a page of the dashboard is open."""
+    """Towpath while a program waits for a result and a page of the dashboard is open."""
     return msgspec.structs.replace(
         ours(),
         name=f"{OURS}_watched",
@@ -100,7 +100,7 @@ def watched() -> Peer:
 
 
 def read_row(path: Path, *, root: Path = ROOT) -> Peer:
-    """The head of one row; msgspec.ValidationError when it lacks something."""
+    """The head of one row. Raises msgspec.ValidationError if something is missing."""
     inside = path.relative_to(root).with_suffix("")
     module = ".".join(inside.parts)
     told: dict[str, Any] = {
@@ -112,7 +112,7 @@ def read_row(path: Path, *, root: Path = ROOT) -> Peer:
 
 
 def _constants(text: str) -> dict[str, object]:
-    """Names in capitals that the module gives a literal value, in small letters."""
+    """The constants of the module with literal values, their names in lower case."""
     found: dict[str, object] = {}
     for node in ast.parse(text).body:
         match node:

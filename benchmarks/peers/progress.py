@@ -1,4 +1,4 @@
-"""What goes on, on stderr: the run takes minutes."""
+"""Prints progress to stderr: the run takes minutes."""
 
 from __future__ import annotations
 

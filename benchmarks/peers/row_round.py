@@ -1,4 +1,4 @@
-"""One row once through: submit, drain, pick up, delay; and what the server paid for it."""
+"""One round of a row: submit, drain, pick up, delay; and its cost for Redis."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DEFAULTS_OF_PEERS = 2_000
 
 
 class RowCounts(msgspec.Struct, frozen=True):
-    """How much to do in one round."""
+    """How many jobs a round has."""
 
     jobs: int
     one_by_one: int
@@ -61,7 +61,7 @@ class RowCounts(msgspec.Struct, frozen=True):
         )
 
     def for_(self, peer: Peer) -> RowCounts:
-        """The same, with no more jobs than a slow one can do in time."""
+        """The same, with no more jobs than a slow peer can run in time."""
         jobs = min(self.jobs, peer.most)
         defaults = jobs if peer.ours else min(self.defaults, jobs, _DEFAULTS_OF_PEERS)
         one_by_one = min(self.one_by_one, jobs)
@@ -69,7 +69,7 @@ class RowCounts(msgspec.Struct, frozen=True):
 
 
 class RowRound(msgspec.Struct):
-    """What was seen; what could not be seen is missing, and *stopped* tells why."""
+    """The results; what could not be measured is missing, and *stopped* says why."""
 
     jobs: int = 0
     submit_one: float | None = None
@@ -102,7 +102,7 @@ class RowRound(msgspec.Struct):
 
 
 async def measure_row(bench: PeerBench, peer: Peer, counts: RowCounts, *, seed: int) -> RowRound:
-    """Everything but the wire and the defaults; never raises NotMeasured."""
+    """Measures everything but the commands and the defaults; never raises NotMeasured."""
     seen = RowRound(jobs=counts.jobs)
     bench.clear()
     told = HandlerReports(bench.report)
@@ -125,9 +125,11 @@ async def measure_row(bench: PeerBench, peer: Peer, counts: RowCounts, *, seed: 
 async def _submit(
     bench: PeerBench, producer: RowProducer, peer: Peer, seen: RowRound, *, counts: RowCounts
 ) -> None:
-    """One by one first, the rest in bulk where that exists: all are there before the worker is."""
-    # What a server keeps once, such as scripts and options of the queue, is not memory of a job;
-    # and a queue of ours writes its events for the first second.
+    """Submits one by one first, the rest in bulk where that exists: all before the worker
+    starts.
+    """
+    # What Redis stores once, such as scripts and options of the queue, is not memory of a job; and
+    # a queue of Towpath writes its events for the first second.
     await producer.order("one", count=1, run=_FIRST, of=2)
     await asyncio.sleep(_COUNTED_AFTER)
     empty = bench.reading()
@@ -153,7 +155,9 @@ async def _submit(
 
 
 async def _drain(bench: PeerBench, idle: IdleWorker, before: ServerUsage, seen: RowRound) -> None:
-    """The worker was just started; from the first to the last job that it handled."""
+    """Drains with a worker that was just started; from the first to the last job that it
+    handled.
+    """
     done = await idle.told.next("drain", within=_DRAIN_WITHIN, worker=idle.worker)
     await asyncio.sleep(_SETTLED_AFTER)
     after = bench.reading()
@@ -164,7 +168,7 @@ async def _drain(bench: PeerBench, idle: IdleWorker, before: ServerUsage, seen: 
 
 
 async def measure_defaults(bench: PeerBench, peer: Peer, counts: RowCounts, seen: RowRound) -> None:
-    """The drain by a worker with the settings of those who choose none."""
+    """Drains with a worker that has default settings."""
     bench.clear()
     try:
         async with producing(bench, peer, defaults=True) as producer:
@@ -185,7 +189,7 @@ async def measure_defaults(bench: PeerBench, peer: Peer, counts: RowCounts, seen
 
 @asynccontextmanager
 async def _watching(bench: PeerBench, peer: Peer) -> AsyncGenerator[None]:
-    """Those who follow a row's jobs, if it has any."""
+    """Starts the followers of a row's jobs, if it has any."""
     if not peer.watchers:
         yield
         return
@@ -195,7 +199,7 @@ async def _watching(bench: PeerBench, peer: Peer) -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def _scheduler(bench: PeerBench, peer: Peer) -> AsyncGenerator[None]:
-    """The process that a row needs for delayed jobs, if it needs one."""
+    """Starts the process that a row needs for delayed jobs, if any."""
     if not peer.scheduler:
         yield
         return
@@ -205,7 +209,7 @@ async def _scheduler(bench: PeerBench, peer: Peer) -> AsyncGenerator[None]:
 
 
 class IdleWorker:
-    """A worker with nothing to do, and the producer that wakes it."""
+    """A worker with nothing to do, and the producer that submits to it."""
 
     def __init__(
         self,
@@ -220,14 +224,14 @@ class IdleWorker:
         self._producer, self._samples, self._chance = producer, samples, random.Random(seed)
 
     async def pick_up(self, times_ms: list[float]) -> None:
-        """One job at a time, with pauses of no fixed length: the worker may poll."""
+        """Submits one job at a time, with pauses of varying length, because the worker may poll."""
         for _ in range(self._samples):
             await asyncio.sleep(self._chance.uniform(0.005, 0.025))
             await self._producer.order("pickup")
             await self._note("pickup", times_ms)
 
     async def delay(self, times_ms: list[float], *, until_ms: int) -> None:
-        """Jobs that become due one after the other, at random."""
+        """Submits jobs that become due one after the other, at random."""
         delays = [self._chance.randint(_FIRST_DUE_MS, until_ms) for _ in range(self._samples)]
         await self._producer.order("delayed", delays_ms=delays)
         for _ in delays:
@@ -242,7 +246,7 @@ class IdleWorker:
 
 
 async def watch_wire(bench: PeerBench, peer: Peer, counts: RowCounts, seen: RowRound) -> None:
-    """Count what is sent, by MONITOR: in a round of its own, for it slows the server down."""
+    """Counts the commands by MONITOR: in a round of its own, because it slows Redis down."""
     bench.clear()
     try:
         async with (
@@ -263,7 +267,7 @@ async def watch_wire(bench: PeerBench, peer: Peer, counts: RowCounts, seen: RowR
 
 
 class CommandMonitor:
-    """Counts the commands that clients send; a script's own are marked and left out."""
+    """Counts the commands that clients send; those of scripts are marked and left out."""
 
     def __init__(self, socket: Path) -> None:
         self._socket, self._lines = socket, 0
@@ -281,7 +285,7 @@ class CommandMonitor:
         await asyncio.gather(self._counting, return_exceptions=True)
 
     async def lines(self) -> int:
-        """How many so far, when what is on its way has arrived."""
+        """How many commands so far, after those under way have arrived."""
         await asyncio.sleep(_SETTLED_AFTER)
         return self._lines
 

@@ -1,4 +1,4 @@
-"""What a run has found out about each row, as it is kept in `benchmarks/results/`."""
+"""The results of a run for each row, as stored in `benchmarks/results/`."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class RowIdentity(msgspec.Struct, frozen=True):
 
 
 class RowResults(msgspec.Struct):
-    """A row's rounds. *not_measured* says why there are none, or what they lack."""
+    """The rounds of a row. *not_measured* says why there are none, or what they lack."""
 
     who: RowIdentity
     measured: list[RowRound] = msgspec.field(name="visits", default_factory=list[RowRound])
     not_measured: str = ""
 
     def rounds(self, name: str) -> list[float]:
-        """That figure in each round that has it."""
+        """The values of that figure, from each round that has it."""
         values = (getattr(found, name) for found in self.measured)
         return [value for value in values if value is not None]
 
@@ -67,7 +67,7 @@ class RowResults(msgspec.Struct):
 
     @property
     def reason(self) -> str:
-        """Why something is missing; nothing if nothing is."""
+        """Why something is missing; empty if nothing is."""
         stops = (found.stopped for found in self.measured if found.stopped)
         return self.not_measured or next(stops, "")
 
@@ -82,7 +82,7 @@ class RowResults(msgspec.Struct):
 
     @property
     def server_us(self) -> float | None:
-        """Server CPU of a job's life: submitted one by one, then run."""
+        """The CPU of Redis for a job's life: submitted one by one, then run."""
         return total(self.middle("submit_cpu_us"), self.middle("run_cpu_us"))
 
     @property
@@ -127,7 +127,7 @@ Record = TypeVar("Record", Comparison, Recoveries)
 
 
 def keep(record: Comparison | Recoveries) -> Path:
-    """Keep it as the last run of its kind."""
+    """Stores it as the last run of its kind."""
     RESULTS.mkdir(exist_ok=True)
     path = _path(type(record))
     path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1))
@@ -148,7 +148,7 @@ def fastest(rows: Iterable[RowResults], name: str = "drain") -> RowResults | Non
 def paired(
     one: tuple[RowResults | None, str], other: tuple[RowResults | None, str]
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """A figure of each, in the rounds that have both."""
+    """A figure of two rows, in the rounds that have both."""
     rounds = [(row.measured if row else []) for row, _ in (one, other)]
     both = [
         (getattr(mine, one[1]), getattr(theirs, other[1]))

@@ -1,4 +1,4 @@
-"""Timers of ours in plug-in mode: a row of its own where due times are what is compared."""
+"""Towpath's timers in plug-in mode: a row of its own for comparisons of due times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONE worker process of our timers: `python -m benchmarks.peers.timers_worker`."""
+"""One worker process of Towpath's timers: `python -m benchmarks.peers.timers_worker`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own row: the same jobs through the same bench, in the environment that it runs in."""
+"""Towpath's row: the same jobs through the same bench, in the environment that it runs in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BULK = "submit_many, 500 at once"
 app = Towpath(os.environ["BENCH_URL"])
 
 
-# As the peers: no results, unless they have their defaults.
+# Like the peers: no results, except with defaults.
 KEPT = None if "BENCH_DEFAULTS" in os.environ else timedelta(0)
 
 

@@ -1,4 +1,4 @@
-"""ONE worker process of ours: `python -m benchmarks.peers.towpath_worker`."""
+"""One worker process of Towpath: `python -m benchmarks.peers.towpath_worker`."""
 
 from __future__ import annotations
 

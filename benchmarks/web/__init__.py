@@ -1,1 +1,1 @@
-"""What the figures over HTTP are measured with: servers as processes, clients that cost little."""
+"""Tools for figures over HTTP: servers as processes, and clients that cost little."""

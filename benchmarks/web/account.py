@@ -1,4 +1,6 @@
-"""What consumers were given and what they completed: held against what each user sent."""
+"""The account of messages: those that consumers got and completed, compared with those that users
+sent.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ import msgspec
 
 
 class Violation(Exception):
-    """A promise was broken: a figure of a run that loses messages is worth nothing."""
+    """A guarantee was violated, so the figure of this run is worth nothing."""
 
 
 class HeldMessage(msgspec.Struct, frozen=True):
-    """One message in one consumer's hands."""
+    """One message that one consumer holds."""
 
     user: str
     number: int
@@ -23,7 +25,7 @@ class HeldMessage(msgspec.Struct, frozen=True):
 
 
 class MessageAccount:
-    """What happened to *each* messages of every one of *users*."""
+    """The history of *each* messages of every one of *users*."""
 
     def __init__(self, users: int, each: int) -> None:
         self._users, self._each = users, each
@@ -43,21 +45,23 @@ class MessageAccount:
         return len(self._completed)
 
     def given(self, given: HeldMessage) -> None:
-        """A consumer got a message. Raises Violation if the one before it can't be done yet."""
+        """A consumer got a message. Raises Violation if the one before it cannot be done yet."""
         self._given.append(given)
         if given.number and (given.user, given.number - 1) not in self._completing:
             raise Violation(f"{_named(given)} was given before its forerunner was done")
 
     def completing(self, given: HeldMessage) -> None:
-        """A consumer is about to say that it is done."""
+        """A consumer is about to complete it."""
         self._completing.add((given.user, given.number))
 
     def completed(self, given: HeldMessage) -> None:
-        """The server said yes."""
+        """The server accepted the completion."""
         self._completed.append(given)
 
     def check(self, totals: Mapping[str, int]) -> None:
-        """Raises Violation unless all were completed once, in order; *totals* are the server's."""
+        """Raises Violation unless all were completed once, in order; *totals* are the server's
+        counts.
+        """
         last = self._last_of_each()
         if len(last) != self.total:
             raise Violation(f"{self.total - len(last)} of {self.total} messages were never given")
@@ -73,7 +77,9 @@ class MessageAccount:
             raise Violation(f"the server counts {totals['completed']} of {self.total} completions")
 
     def _last_of_each(self) -> dict[tuple[str, int], HeldMessage]:
-        """The last claim of each message. Raises Violation if a user's came out of order."""
+        """The last claim of each message. Raises Violation if a user's messages came out of
+        order.
+        """
         by_user: defaultdict[str, list[HeldMessage]] = defaultdict(list)
         for given in sorted(self._given, key=lambda given: given.token):
             by_user[given.user].append(given)

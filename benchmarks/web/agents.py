@@ -1,4 +1,4 @@
-"""Agents over HTTP that race for issues, and what each of them holds: no issue has two holders."""
+"""Agents over HTTP that race for issues, and a check that no issue has two holders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WITHIN = 300.0
 
 
 class IssueHolders:
-    """Who holds which of the issues of one round."""
+    """Which agent holds which of the issues of one round."""
 
     def __init__(self, issues: Iterable[int]) -> None:
         self._left = set(issues)
@@ -37,7 +37,9 @@ class IssueHolders:
         return not self._left
 
     def given(self, issue: int, agent: str, token: int) -> None:
-        """An agent got an issue. Raises Violation if another one has it, or it was done before."""
+        """An agent got an issue. Raises Violation if another agent has it, or it was done
+        before.
+        """
         if holder := self._live.get(issue):
             raise Violation(f"issue {issue} was given to {agent} while {holder} held it")
         if issue not in self._left:
@@ -48,7 +50,7 @@ class IssueHolders:
         self.handed_out += 1
 
     def ending(self, issue: int) -> None:
-        """Its holder is about to say that it is done, or gives it back."""
+        """Its holder is about to complete it, or to give it back."""
         del self._live[issue]
 
     def completed(self, issue: int) -> None:
@@ -56,7 +58,7 @@ class IssueHolders:
 
 
 class IssueRace:
-    """One race: issues are told of, agents take them, all of them are completed in the end."""
+    """One race: issues are made known, agents take them, all of them are completed in the end."""
 
     def __init__(self, place: Place, *, seed: int) -> None:
         self._place, self._chance = place, Random(seed)
@@ -66,7 +68,7 @@ class IssueRace:
         """Of requests for a task."""
 
     async def told(self, issues: Iterable[int]) -> None:
-        """Make issues known, unmeasured."""
+        """Makes issues known to the server, unmeasured."""
         numbers = list(issues)
 
         async def tell(some: list[int]) -> None:
@@ -78,7 +80,7 @@ class IssueRace:
         await asyncio.gather(*(tell(numbers[at::_TELLERS]) for at in range(_TELLERS)))
 
     async def run(self, agents: int, issues: range) -> IssueHolders:
-        """Until all issues are completed. Raises Violation, also if that takes too long."""
+        """Runs until all issues are completed. Raises Violation, also if that takes too long."""
         holders = IssueHolders(issues)
         try:
             async with asyncio.timeout(_WITHIN), asyncio.TaskGroup() as everybody:
@@ -118,7 +120,7 @@ class IssueRace:
             holders.completed(issue)
 
     async def _asked(self, who: HttpClient, path: str, body: object, *statuses: int) -> HttpAnswer:
-        """The answer; a server that is too busy is asked again under the same name."""
+        """The answer; a busy server is asked again under the same name."""
         name = str(self._chance.random())
         while True:
             answer = await asked(who, path, body, *statuses, _BUSY, name=name)

@@ -1,7 +1,7 @@
 """An instance of an application that costs little: `python -m benchmarks.web.callee CALLS`.
 
-Says where it serves as one JSON object, and then, whenever it was called so many times, how many
-seconds there were from the first of these calls to the last. Connections are kept.
+Prints its address as one JSON object, and then, whenever it was called so many times, the seconds
+from the first of these calls to the last. Connections are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEAD_ENDS, _LENGTH = b"\r\n\r\n", b"content-length:"
 
 
 class ReceivedCalls(msgspec.Struct):
-    """Calls of one round."""
+    """The calls of one round."""
 
     each: int
     count: int = 0

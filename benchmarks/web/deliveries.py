@@ -1,7 +1,7 @@
-"""Deliveries as GitHub makes them: a pull request of about 20 kB, signed.
+"""Deliveries like those of GitHub: a pull request of about 20 kB, signed.
 
-https://docs.github.com/en/webhooks/webhook-events-and-payloads#pull_request has the fields. Most
-of a real one are addresses, which nobody reads; a server has to take them all the same.
+https://docs.github.com/en/webhooks/webhook-events-and-payloads#pull_request describes the fields.
+Most of a real one are URLs that no code reads; a server has to parse them all the same.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _numbers = count(1)
 
 
 def deliveries(wanted: int) -> Iterator[tuple[str, bytes]]:
-    """The id of each record, and the request that asks for it: each of another pull request.
+    """The id of each record, and the request for it: each about another pull request.
 
-    Made as they are taken: thousands of them fill a memory. What differs comes last, so that only
-    that is signed anew: a few µs each.
+    They are made one by one, because thousands would fill the memory. What differs comes last, so
+    that only the end is signed anew: a few µs each.
     """
     same, between, end = _template()
     signed = hmac.new(SECRET.encode(), same, hashlib.sha256)

@@ -1,8 +1,9 @@
-"""The measure for `POST /api/v1/message` and for webhooks: the same bodies, nothing done with them.
+"""The reference for `POST /api/v1/message` and for webhooks: the same bodies, and nothing done with
+them.
 
-`python -m benchmarks.web.empty DATABASE` says where it serves as one JSON object. It runs as ours
-does, with the same event loop and settings of uvicorn; what is missing is ours: limits on bodies,
-signatures, and the queue.
+`python -m benchmarks.web.empty DATABASE` prints its address as one JSON object. It runs like our
+server, with the same event loop and settings of uvicorn; it lacks limits on bodies, signatures, and
+the queue.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What httpx alone reaches: `python -m benchmarks.web.httpx_calls URL CALLS TASKS`.
+"""The rate of httpx alone: `python -m benchmarks.web.httpx_calls URL CALLS TASKS`.
 
-So many tasks that each post one call after the other over connections that are kept. The body and
-the headers are those of a timer's call; nothing is signed, claimed or settled.
+So many tasks post one call after the other over connections that are kept. The body and the headers
+are those of a timer's call; nothing is signed, claimed or settled.
 """
 
 from __future__ import annotations

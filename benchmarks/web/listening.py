@@ -1,4 +1,6 @@
-"""Clients that wait for their answer on an event stream each, for a socket and a few bytes."""
+"""Clients that each wait for an answer on an event stream, at the cost of a socket and a few
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _TAIL = 32
 
 
 class Listeners:
-    """All clients of one server; they leave with the block."""
+    """All clients of one server; they disconnect at the end of the block."""
 
     def __init__(self, place: Place) -> None:
         self._place, self._all = place, list[_Listener]()
@@ -31,12 +33,12 @@ class Listeners:
             listener.close()
 
     async def add(self, ids: Sequence[str]) -> None:
-        """A client for each of these messages; returns when all know their position."""
+        """Adds a client for each of these messages; returns when all know their position."""
         async with asyncio.timeout(_WITHIN):
             await asyncio.gather(*(self._add(id) for id in ids))
 
     async def answered(self) -> None:
-        """Return when each of them has its answer. Raises TimeoutError."""
+        """Returns when each client has its answer. Raises TimeoutError."""
         async with asyncio.timeout(_WITHIN):
             await asyncio.gather(*(listener.answer for listener in self._all))
 

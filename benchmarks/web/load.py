@@ -1,4 +1,4 @@
-"""Load: a number of connections, each of which sends its next request when it is answered."""
+"""Load by a number of connections, each of which sends its next request when one is answered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SETTLED = (200, 202)
 
 
 class LoadResult(msgspec.Struct, frozen=True):
-    """What a number of requests took."""
+    """The time and CPU for a number of requests."""
 
     cost: Cost
     """`client` is the load's own CPU, `server` the store's."""
@@ -33,7 +33,7 @@ class LoadResult(msgspec.Struct, frozen=True):
         return self.web / self.cost.jobs * 1e6
 
     def spent(self) -> str:
-        """Where the time of one request went, in words."""
+        """How the time of one request was spent, in words."""
         cost = self.cost
         return (
             f"{cost.wall_us:.0f} µs, {self.web_us:.0f} of the server process's CPU, "
@@ -42,13 +42,13 @@ class LoadResult(msgspec.Struct, frozen=True):
 
 
 class Costs(Protocol):
-    """Tells what work costs; a Meter, or what stands in for one while there is no store."""
+    """Measures the cost of work; a Meter, or a substitute while there is no Redis."""
 
     async def cost(self, jobs: int, work: Awaitable[object]) -> Cost: ...
 
 
 async def load(workbench: Bench, serving: ServerProcess, bodies: Iterable[bytes]) -> LoadResult:
-    """Post each of *bodies* as a message, as fast as they are answered."""
+    """Posts each of *bodies* as a message, as fast as they are answered."""
     requests = [request("POST", "/api/v1/message", KEY, body) for body in bodies]
     return await send(workbench.meter, serving, iter(requests), len(requests))
 
@@ -56,7 +56,7 @@ async def load(workbench: Bench, serving: ServerProcess, bodies: Iterable[bytes]
 async def send(
     meter: Costs, serving: ServerProcess, requests: Iterator[bytes], count: int
 ) -> LoadResult:
-    """Send each of *count* requests once. Any answer but that it was taken is an error."""
+    """Sends each of *count* requests once. Any answer other than accepted is an error."""
     senders = [_Sender(requests) for _ in range(CONNECTIONS)]
     loop = asyncio.get_running_loop()
     for sender in senders:
@@ -73,7 +73,7 @@ async def send(
 
 
 class _Sender:
-    """One connection. No task wakes between an answer and the next request: that is cheap."""
+    """One connection. No task is woken between an answer and the next request, which is cheap."""
 
     def __init__(self, requests: Iterator[bytes]) -> None:
         self.wire = HttpConnection(self._answered, self._lost)

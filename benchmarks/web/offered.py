@@ -1,7 +1,7 @@
-"""Load at a rate that is offered whatever becomes of it, as the world sends its webhooks.
+"""Load at a rate that does not depend on the answers, like webhooks.
 
 A request that finds no free connection waits, and its time counts from when it was due: a server
-that falls behind can't hide it by slowing down those who ask.
+that falls behind cannot hide it by slowing down its clients.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OfferedLoad:
     async def send(
         self, place: Place, requests: Iterator[tuple[str, bytes]], *, rate: int, count: int
     ) -> None:
-        """Offer *count* requests, each when it is due. Raises what went wrong with any."""
+        """Offers *count* requests, each when it is due. Raises the first error of any."""
         loop = asyncio.get_running_loop()
         self._all = [_Sender(self) for _ in range(min(CONNECTIONS, count))]
         for sender in self._all:
@@ -53,7 +53,7 @@ class OfferedLoad:
                 sender.wire.close()
 
     async def _offer(self, requests: Iterator[tuple[str, bytes]], rate: int, count: int) -> None:
-        """Every few milliseconds those that became due meanwhile."""
+        """Offers the due requests every few milliseconds."""
         began, number = perf_counter_ns(), 0
         while number < count and not self._done.done():
             await asyncio.sleep(_TICK_S)

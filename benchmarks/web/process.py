@@ -1,4 +1,4 @@
-"""Processes that a bench starts and that do not outlive it, with what they use."""
+"""Processes that a bench starts and that do not outlive it, with their CPU and memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class StartedProcess:
-    """A process that was started, and what it says on stdout."""
+    """A process that was started, and its output on stdout."""
 
     def __init__(self, keeper: asyncio.subprocess.Process, said: asyncio.StreamReader) -> None:
         self._keeper, self.said = keeper, said
 
     @property
     def pid(self) -> int:
-        """Its own, not that of what keeps it: known once it has said something."""
+        """Its own pid, not that of its keeper: known after its first output."""
         [pid] = [pid for pid in process_tree(self._keeper.pid) if pid != self._keeper.pid]
         return pid
 
@@ -33,8 +33,8 @@ class StartedProcess:
 async def started(
     command: Sequence[str], settings: Mapping[str, str], *, longest_line: int = 2**16
 ) -> AsyncGenerator[StartedProcess]:
-    """Run a command with these settings and no others of ours; killed at the end, for nothing
-    is kept.
+    """Runs a command with these settings and no other settings of Towpath; killed at the end,
+    because its data is not needed.
     """
     others = {k: v for k, v in os.environ.items() if not k.startswith(("TOWPATH_", "REDIS_"))}
     keeper = await asyncio.create_subprocess_exec(
@@ -56,12 +56,13 @@ async def started(
 
 
 def cpu_of(pids: Iterable[int]) -> float:
-    """Seconds of CPU that these processes have used, with those of their children that ended."""
+    """The CPU seconds of these processes, including those of their ended children."""
     return sum(sum(_times(pid)) for pid in pids) / _TICKS
 
 
 def _times(pid: int) -> list[int]:
-    with suppress(FileNotFoundError, ProcessLookupError):  # it ended just now: its parent has it
+    # it ended just now, and its parent counts its time
+    with suppress(FileNotFoundError, ProcessLookupError):
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         return [int(field) for field in fields[11:15]]
     return []

@@ -1,4 +1,4 @@
-"""A server, a worker and their database under load; and the highest rate that goes well."""
+"""A server, a worker and their database under load; and the highest rate without delays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LATE_S = 120.0
 
 
 class CpuSpent(NamedTuple):
-    """CPU of each process, at first in seconds, then in µs per task."""
+    """The CPU of each process, first in seconds, then in µs per task."""
 
     server: float
     worker: float
@@ -30,7 +30,7 @@ class CpuSpent(NamedTuple):
 
 
 class RateStep(NamedTuple):
-    """What became of the tasks of one rate."""
+    """The result of one rate."""
 
     rate: int
     times_ms: list[float]
@@ -46,7 +46,7 @@ class RateStep(NamedTuple):
 
 
 class ReviewPipeline:
-    """The way of a task from its webhook to its reviewer."""
+    """The path of a task from its webhook to its reviewer."""
 
     def __init__(
         self, serving: ServerProcess, worker: ReviewWorker, meter: Meter, kept: Database
@@ -55,7 +55,7 @@ class ReviewPipeline:
         self.sent = 0
 
     async def step(self, rate: int, count: int) -> RateStep:
-        """Offer so many webhooks at that rate; all must have started, however late."""
+        """Offers so many webhooks at that rate; all must have started, however late."""
         before, offered = self._used(), OfferedLoad()
         await offered.send(self._serving.place, deliveries(count), rate=rate, count=count)
         self.sent += count
@@ -80,7 +80,7 @@ class Pipeline(Protocol):
 
 
 async def highest_rate(pipeline: Pipeline, start: int, seconds: int) -> RateStep:
-    """Go up from *start* until a rate does not go well, or down until one does."""
+    """Goes up from *start* until a rate fails, or down until one succeeds."""
     at = RATES.index(start)
     step = await pipeline.step(RATES[at], RATES[at] * seconds)
     if step.went_well:

@@ -1,7 +1,7 @@
-"""A worker whose reviewer does nothing but say when it began.
+"""A worker whose reviewer only reports when it began.
 
-`python -m benchmarks.web.reviewing URL DATABASE CONCURRENCY` prints a JSON list for every moment
-in which it began something: ids, and when each began on the clock that all processes share.
+`python -m benchmarks.web.reviewing URL DATABASE CONCURRENCY` prints a JSON list whenever reviews
+began: ids, and when each began on the clock that all processes share.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REVIEW = Review(summary="Nothing to say.", verdict=Verdict.COMMENT)
 
 
 class ReviewWorker:
-    """The bench's view of the worker."""
+    """A worker process, for the bench."""
 
     def __init__(self) -> None:
         self.began: dict[str, int] = {}
@@ -45,7 +45,7 @@ class ReviewWorker:
         return cpu_of([self.pid])
 
     async def until(self, count: int, *, within: float) -> None:
-        """Return when so many reviews have begun. Raises TimeoutError."""
+        """Returns when so many reviews have begun. Raises TimeoutError."""
         async with asyncio.timeout(within), self._news:
             await self._news.wait_for(lambda: len(self.began) >= count)
 
@@ -60,7 +60,7 @@ class ReviewWorker:
 
 @asynccontextmanager
 async def reviewing(url: str, database: Database) -> AsyncGenerator[ReviewWorker]:
-    """A worker process on that store and database; it ends with the block."""
+    """Starts a worker process on that Redis and database; it ends with the block."""
     words = (sys.executable, "-m", "benchmarks.web.reviewing", url, database.url, str(CONCURRENCY))
     worker = ReviewWorker()
     settings = {"TOWPATH_LOG__LEVEL": "warning"}

@@ -1,4 +1,4 @@
-"""Servers as processes: ours on a bench's store, and an empty endpoint beside it."""
+"""Servers as processes: Towpath on the Redis of a bench, and an empty endpoint for comparison."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COMMAND = Path(sysconfig.get_path("scripts")) / "towpath"
 _STARTS_WITHIN = 60.0
 _SETTINGS = {
     "TOWPATH_API_KEY": KEY,
-    # The limits per key are there for callers, and all of a bench's requests are one caller's.
+    # The limits per key are meant for callers, and all requests of a bench come from one caller.
     "TOWPATH_HTTP__RATE": "0",
     "TOWPATH_HTTP__STREAMS_PER_KEY": "10000",
     "TOWPATH_LOG__LEVEL": "warning",
@@ -34,7 +34,7 @@ _SETTINGS = {
 
 
 class _ServerAddress(msgspec.Struct):
-    """What a server says when it answers, as far as it matters here."""
+    """The address that a server prints when it answers."""
 
     address: str
 
@@ -46,11 +46,11 @@ class ServerProcess:
         self.place, self.pid = place, pid
 
     def cpu(self) -> float:
-        """Seconds of CPU that it has used."""
+        """The CPU seconds that it has used."""
         return cpu_of([self.pid])
 
     def resident(self) -> int:
-        """Bytes of memory that it has."""
+        """The bytes of its memory."""
         status = (PROC / str(self.pid) / "status").read_text()
         [line] = [line for line in status.splitlines() if line.startswith("VmRSS:")]
         return int(line.split()[1]) * 1024
@@ -58,7 +58,7 @@ class ServerProcess:
 
 @asynccontextmanager
 async def served(workbench: Bench) -> AsyncGenerator[tuple[ServerProcess, str]]:
-    """`towpath serve` on the bench's store, and the database that it made for it."""
+    """`towpath serve` on the bench's Redis, and the database that it made for it."""
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         database = f"sqlite:///{folder}/ledger.db"
         async with served_with(workbench, database) as serving:
@@ -69,7 +69,7 @@ async def served(workbench: Bench) -> AsyncGenerator[tuple[ServerProcess, str]]:
 async def served_with(
     workbench: Bench, database: str, **settings: str
 ) -> AsyncGenerator[ServerProcess]:
-    """`towpath serve` on the bench's store and that database, with more settings if there are."""
+    """`towpath serve` on the bench's Redis and that database, perhaps with more settings."""
     async with served_at(workbench.server.url, database, **settings) as serving:
         yield serving
 
@@ -100,7 +100,7 @@ async def dropping() -> AsyncGenerator[ServerProcess]:
 async def _serving(
     command: Sequence[str], settings: Mapping[str, str] = _SETTINGS
 ) -> AsyncGenerator[ServerProcess]:
-    """The process once it has said where it serves."""
+    """The process after it has printed its address."""
     async with started(command, {**_SETTINGS, **settings}) as process:
         place = await _place(process)
         yield ServerProcess(place, process.pid)

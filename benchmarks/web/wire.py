@@ -24,7 +24,7 @@ class ConnectionLeft(Exception):
 def request(
     method: str, path: str, key: str, body: bytes | None = None, *, name: str = ""
 ) -> bytes:
-    """A request as it goes over the wire; with a *name* it can be sent again."""
+    """A request as bytes; with a *name* it can be repeated."""
     lines = [f"{method} {path} HTTP/1.1", "Host: bench", f"Authorization: Bearer {key}"]
     if name:
         lines.append(f"Idempotency-Key: {name}")
@@ -34,7 +34,9 @@ def request(
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection that is kept, with one request in flight. *answered* hears each answer."""
+    """One connection that is kept, with one request in flight. *answered* is called with each
+    answer.
+    """
 
     def __init__(self, answered: Callable[[HttpAnswer], None], lost: Callable[[], None]) -> None:
         self._answered, self._lost = answered, lost
@@ -56,7 +58,7 @@ class HttpConnection(asyncio.Protocol):
         self._lost()
 
     def data_received(self, data: bytes) -> None:
-        """An answer mostly comes in one piece."""
+        """Most answers come in one piece."""
         self._buffer = data = self._buffer + data if self._buffer else data
         end = data.find(b"\r\n\r\n") + 4
         if end < 4:
@@ -69,14 +71,14 @@ class HttpConnection(asyncio.Protocol):
 
 
 class HttpClient:
-    """One who asks and waits for the answer."""
+    """A client that sends a request and waits for the answer."""
 
     def __init__(self, wire: Callable[[HttpClient], HttpConnection]) -> None:
         self.wire = wire(self)
         self._answer: asyncio.Future[HttpAnswer] | None = None
 
     async def ask(self, data: bytes) -> HttpAnswer:
-        """The answer, whatever its status. Raises Left."""
+        """The answer, whatever its status. Raises ConnectionLeft."""
         self._answer = asyncio.get_running_loop().create_future()
         self.wire.send(data)
         return await self._answer
@@ -92,7 +94,9 @@ class HttpClient:
 
 @asynccontextmanager
 async def client(place: Place) -> AsyncGenerator[HttpClient]:
-    """A connection of its own. At the end it is cut off, as that of a process that is killed."""
+    """A client with a connection of its own. At the end it is cut off, like that of a killed
+    process.
+    """
     made = HttpClient(lambda self: HttpConnection(self.heard, self.lost))
     await asyncio.get_running_loop().create_connection(lambda: made.wire, *place)
     try:

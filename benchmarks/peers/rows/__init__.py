@@ -1,1 +1,1 @@
-"""One file per peer: what to install, how its worker is started, how it submits."""
+"""One file per peer: what to install, how to start its worker, how to submit."""

@@ -1,1 +1,1 @@
-"""What runs in the peers' own environments: the standard library alone."""
+"""Code that runs in the peers' own environments: the standard library alone."""

@@ -67,7 +67,7 @@ def _bars(axis, panel):
 
 
 def _limit(values, better):
-    """How long the longest bar may be. The longest of a rate is never cut: that is the news."""
+    """The length of the longest bar. The longest of a rate is never cut."""
     first, *rest = sorted(values, reverse=True) or [1.0]
     if rest and better == "less" and first > _CUT_FROM * rest[0]:
         return rest[0] * 1.15
@@ -75,7 +75,7 @@ def _limit(values, better):
 
 
 def _length(value, limit):
-    """How long a bar is: what was early has none."""
+    """The length of a bar; an early job has none."""
     return max(min(value or 0, limit), 0)
 
 

@@ -1,7 +1,7 @@
-"""What every handler calls: notes that a job ran, and tells the bench by lines in a file.
+"""What every handler calls: notes that a job ran, and reports to the bench by lines in a file.
 
-A file, not the server: what the bench wants to know must not cost the server anything. Times are
-of the steady clock, which all processes of a machine share; due times are of the wall clock.
+It writes to a file, because the reports must not cost Redis anything. Times are of the steady
+clock, which all processes of a machine share; due times are of the wall clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REPORT = "BENCH_REPORT"
 
 @dataclass
 class StormProgress:
-    """What was seen so far of many jobs that fall due together."""
+    """The progress of many jobs that fall due together."""
 
     ran: int = 0
     latest: float = 0.0
@@ -36,7 +36,7 @@ _storms: dict[str, StormProgress] = {}
 
 
 def handled(payload: dict[str, Any]) -> float:
-    """Note that this job runs; returns for how many seconds it must keep on running."""
+    """Notes that this job runs; returns for how many seconds it must keep on running."""
     kind = payload["kind"]
     if kind == "drain":
         _drained(payload["run"], payload["of"])
@@ -66,7 +66,7 @@ def _drained(run: str, jobs: int) -> None:
 
 
 def _stormed(run: str, jobs: int, due_ms: float) -> None:
-    """One of many that fall due together; told when the last of them runs."""
+    """Notes one of many jobs that fall due together; reports when the last of them runs."""
     now, storm = time.time() * 1000, _storms.setdefault(run, StormProgress())
     storm.ran += 1
     storm.behind += due_ms < storm.latest

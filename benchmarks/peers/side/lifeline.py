@@ -1,7 +1,7 @@
 """Runs a command that does not outlive the bench: `python -m … COMMAND …`.
 
-The bench holds the other end of stdin. When that is closed, also because the bench was killed,
-the command and all that it has started are killed.
+The bench holds the other end of stdin. When that is closed, even because the bench was killed,
+the command and all processes that it started are killed.
 """
 
 from __future__ import annotations

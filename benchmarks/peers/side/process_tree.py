@@ -1,4 +1,4 @@
-"""A process and all that it has started, also when they left its group."""
+"""A process and all processes that it started, even if they left its group."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def process_tree(pid: int) -> list[int]:
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL to each of them, the eldest first, so that it cannot replace a dead child.
+    """Sends SIGKILL to each of them, the eldest first, so that it cannot replace a dead child.
 
-    Whoever calls this for itself comes last.
+    The calling process, if it is among them, comes last.
     """
     me = os.getpid()
     for member in [pid, *process_tree(pid)]:
         if member != me:
             _kill(member)
-    # Whoever was forked meanwhile is still in the session.
+    # A process that was forked meanwhile is still in the session.
     for member in process_tree(pid):
         if member != me:
             _kill(member)
@@ -54,6 +54,6 @@ def _stats() -> dict[int, tuple[int, int]]:
         except OSError:
             continue
         state, parent, _, session, *_ = text.rpartition(")")[2].split()
-        if state != "Z":  # a dead one that nobody has buried yet
+        if state != "Z":  # a zombie
             found[int(entry.name)] = (int(parent), int(session))
     return found

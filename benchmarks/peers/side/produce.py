@@ -39,7 +39,7 @@ class Producer:
         self._row = row
 
     async def one(self, order: Payload) -> Payload:
-        """Submit one after the other; how long that took."""
+        """Submits one after the other; returns how long that took."""
         payload = payload_of("drain", run=order["run"], of=order["of"])
         submit: Callable[[Payload], Any] = self._row.submit
         began = time.perf_counter()
@@ -50,7 +50,7 @@ class Producer:
         return {"seconds": time.perf_counter() - began}
 
     async def blocking(self, order: Payload) -> Payload:
-        """The same in one thread without an event loop, where the row has a blocking way too."""
+        """The same in one thread without an event loop, if the row has a blocking way too."""
         payload = payload_of("drain", run=order["run"], of=order["of"])
         submit: Callable[[Payload], Any] = self._row.submit_blocking
 
@@ -63,7 +63,7 @@ class Producer:
         return {"seconds": await asyncio.to_thread(submit_all)}
 
     async def many(self, order: Payload) -> Payload:
-        """Submit in batches of 500."""
+        """Submits in batches of 500."""
         payload = payload_of("drain", run=order["run"], of=order["of"])
         left = order["count"]
         began = time.perf_counter()
@@ -74,12 +74,12 @@ class Producer:
         return {"seconds": time.perf_counter() - began}
 
     async def pickup(self, order: Payload) -> Payload:
-        """Submit one job that carries the time at which its submit began."""
+        """Submits one job with the time at which its submit began."""
         await _done(self._row.submit(payload_of("pickup", at=time.monotonic() * 1000)))
         return {}
 
     async def delayed(self, order: Payload) -> Payload:
-        """Submit jobs that are due so many milliseconds from now, at whole milliseconds."""
+        """Submits jobs that are due so many milliseconds from now, at whole milliseconds."""
         now = round(time.time(), 3)
         for delay in order["delays_ms"]:
             due = round(now + delay / 1000, 3)
@@ -88,7 +88,7 @@ class Producer:
         return {}
 
     async def storm(self, order: Payload) -> Payload:
-        """Submit jobs that fall due within a span, in any order; when the first of them is due."""
+        """Submits jobs that fall due within a span, in any order; returns when the first is due."""
         first, count = time.time() + order["lead_s"], order["count"]
         dues = [round(first + order["span_s"] * n / count, 3) for n in range(count)]
         random.Random(count).shuffle(dues)
@@ -102,7 +102,7 @@ class Producer:
         return {"first_ms": first * 1000, "in_time": time.time() < first}
 
     async def long(self, order: Payload) -> Payload:
-        """Submit one job that runs for so many seconds."""
+        """Submits one job that runs for so many seconds."""
         await _done(self._row.submit(payload_of("long", of=order["seconds"])))
         return {}
 
@@ -112,14 +112,14 @@ async def serve(row: Any) -> None:
         await _done(row.connect())
     producer = Producer(row)
     _answer({"ready": True})
-    # In a thread: the row's event loop goes on while nothing is ordered.
+    # In a thread: the row's event loop goes on between orders.
     while line := await asyncio.to_thread(sys.stdin.readline):
         order: Payload = json.loads(line)
         carry_out: Callable[[Payload], Coroutine[Any, Any, Payload]]
         carry_out = getattr(producer, order["do"])
         _answer(await carry_out(order))
     sys.stdout.flush()
-    # Without farewell: some libraries wait for their connections, and nobody needs them now.
+    # Without cleaning up: some libraries wait for their connections, which are not needed any more.
     os._exit(0)
 
 
