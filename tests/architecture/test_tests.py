@@ -18,7 +18,7 @@ from tests.waiting import HANGS
 THE_ONE_PLACE = TESTS / "waiting.py"
 PROGRAMS = TESTS / "programs.py"
 """Where programs are started."""
-ENDS_BY_ITSELF = TESTS / "worker" / "pool.py"
+ENDS_BY_ITSELF = TESTS / "worker" / "process_handlers.py"
 """Its programs are `sleep 60`, left behind on purpose."""
 
 
