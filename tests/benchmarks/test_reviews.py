@@ -14,7 +14,8 @@ from benchmarks.web.deliveries import SECRET, deliveries
 from benchmarks.web.offered import OfferedLoad
 from benchmarks.web.rate_search import CpuSpent, RateStep, highest_rate
 from benchmarks.web.reviewing import ReviewWorker
-from towpath.apps.reviews.hooks import Hook, read_github
+from towpath.apps.reviews.hooks import Hook, reader_of
+from towpath.forges.github import FORGE
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ class TestDeliveries:
         lines = head.decode().split("\r\n")[1:]
         headers = dict(line.split(": ", 1) for line in lines)
         assert int(headers["Content-Length"]) == len(body)
-        found = read_github(headers, body, secrets=[SECRET])
+        found = reader_of(FORGE)(headers, body, secrets=[SECRET])
         assert isinstance(found, Hook)
         return found
 

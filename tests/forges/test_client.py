@@ -16,6 +16,7 @@ from towpath.calls.errors import AnswerRefused, AnswerTooLarge, CallFailed, Refu
 from towpath.clock import ZERO, Duration, days, hours, milliseconds, minutes, seconds, wall_ms
 from towpath.errors import RetryAdvice
 from towpath.forges.client import ForgeClient
+from towpath.forges.github import FORGE
 
 ISSUES = "/repos/octo/repo/issues"
 LISTED = f"{ISSUES}?per_page=2"
@@ -31,7 +32,7 @@ def forge(forge: ForgeServer) -> ForgeServer:
 @pytest.fixture
 async def client(forge: ForgeServer) -> AsyncIterator[ForgeClient]:
     async with Caller(allow=["127.0.0.0/8"], timeout=seconds(30)) as caller:
-        yield ForgeClient.github(caller, token=TOKEN, api=forge.url)
+        yield ForgeClient(caller, FORGE, token=TOKEN, api=forge.url)
 
 
 def says(server: ForgeServer, status: int, message: str = "", **headers: str) -> None:
@@ -217,7 +218,7 @@ class TestAForge:
         never = asyncio.Event()
         forge.rules.append(lambda _: Reply(200, [], waits=never))
         async with Caller(allow=["127.0.0.0/8"], timeout=milliseconds(300)) as caller:
-            client = ForgeClient.github(caller, token=TOKEN, api=forge.url)
+            client = ForgeClient(caller, FORGE, token=TOKEN, api=forge.url)
             with pytest.raises(CallFailed, match=r"0\.3 s") as failure:
                 await client.get(ISSUES)
         assert isinstance(failure.value.__cause__, TimeoutError)
@@ -229,7 +230,7 @@ class TestAForge:
 
     async def test_that_says_too_much_is_not_read(self, forge: ForgeServer) -> None:
         async with Caller(allow=["127.0.0.0/8"], largest_answer=10) as caller:
-            client = ForgeClient.github(caller, token=TOKEN, api=forge.url)
+            client = ForgeClient(caller, FORGE, token=TOKEN, api=forge.url)
             with pytest.raises(AnswerTooLarge):
                 await client.get(LISTED)
             assert await client.find(ISSUES, "mark", field="body") is None

@@ -142,14 +142,19 @@ async def _begun(app: Towpath) -> None:
 async def _reviews(app: Towpath) -> None:
     reviews = Reviews(app.ledger.jobs)
     task = ReviewTask(
-        forge=Forge.GITHUB, kind=ReviewKind.PULL, repository="a/b", head=HEAD, number=1, title="Ü"
+        forge=Forge("github"),
+        kind=ReviewKind.PULL,
+        repository="a/b",
+        head=HEAD,
+        number=1,
+        title="Ü",
     )
     await reviews.submit(task, id="done", priority=100)
     comment = Comment(path="a.py", line=3, body="why?", severity=Severity.WARNING)
     review = Review(verdict=Verdict.COMMENT, summary="a few remarks", comments=(comment,))
     await end(app, Complete(await _begin(app, REVIEWS, "api-done"), review.packed()))
     push = ReviewTask(
-        forge=Forge.GITLAB, kind=ReviewKind.PUSH, repository="a/b", head=HEAD, ref="main"
+        forge=Forge("gitlab"), kind=ReviewKind.PUSH, repository="a/b", head=HEAD, ref="main"
     )
     await reviews.submit(push, id="waits")
 

@@ -26,6 +26,7 @@ from towpath.calls.errors import AnswerRefused, CallFailed, RefusedForGood
 from towpath.clock import ZERO, seconds
 from towpath.forges import github as reading
 from towpath.forges.client import ForgeClient
+from towpath.forges.github import FORGE
 from towpath.testing.github.double import TOKEN, GitHubDouble
 from towpath.testing.github.exchange import Asked
 from towpath.testing.github.trouble import (
@@ -54,7 +55,7 @@ def description() -> GitHubDescription:
 @pytest.fixture
 async def client(github: GitHubDouble) -> AsyncIterator[ForgeClient]:
     async with Caller(allow=["127.0.0.0/8"], timeout=seconds(30)) as caller:
-        yield ForgeClient.github(caller, token=TOKEN, api=github.url)
+        yield ForgeClient(caller, FORGE, token=TOKEN, api=github.url)
 
 
 @pytest.fixture
@@ -167,7 +168,7 @@ class TestRequestsToTheDouble:
     ) -> None:
         async with Caller(allow=["127.0.0.0/8"]) as caller:
             with GitHubDouble(check=description.misfits) as github:
-                client = ForgeClient.github(caller, token=TOKEN, api=github.url)
+                client = ForgeClient(caller, FORGE, token=TOKEN, api=github.url)
                 with pytest.raises(AnswerRefused, match="no parameter sorted"):
                     await client.get(f"{HERE}/issues?sorted=created")
                 assert len(github.misfits) == 1
@@ -285,7 +286,7 @@ class TestTroubleOfTheDouble:
         github.trouble(slow(until))
         async with Caller(allow=["127.0.0.0/8"], timeout=seconds(0.2)) as hurried:
             with pytest.raises(CallFailed):
-                await ForgeClient.github(hurried, token=TOKEN, api=github.url).get(HERE)
+                await ForgeClient(hurried, FORGE, token=TOKEN, api=github.url).get(HERE)
         until.set()
         assert (await client.get(HERE)).status == 200
 

@@ -19,7 +19,7 @@ from towpath.calls.errors import AnswerRefused, AnswerTooLarge
 from towpath.calls.guard import parse_target
 from towpath.clock import ZERO, Duration, days, minutes, seconds, steady, wall_ns
 from towpath.errors import InvalidOption
-from towpath.forges import GITHUB, GITLAB
+from towpath.forges.spec import ForgeSpec
 
 _HIDDEN, _UNCHANGED = 404, 304
 """Forges answer 404 for things that do not exist, and for things that the token may not see."""
@@ -44,43 +44,34 @@ class ForgePage(msgspec.Struct, frozen=True):
 class ForgeClient:
     """Calls the API of one forge. The *token* is sent to *api* only, even if the answer redirects.
 
-    *host* is the address of the forge's web pages, which identifies the forge in tasks.
+    *host* is the address of the forge's web pages, which identifies the forge in tasks; *api* is
+    that of its API, if it is not at the usual place.
+
     After an answer that the rate limit is reached, calls fail with the same refusal and send
     nothing for as long as the forge asks. Raises CallRefused for an invalid address, and
     InvalidOption for an invalid token, which the error does not repeat.
     """
 
     def __init__(
-        self, caller: Caller, *, name: str, host: str, api: str, token: str, accept: str
+        self,
+        caller: Caller,
+        forge: ForgeSpec,
+        *,
+        token: str,
+        host: str | None = None,
+        api: str | None = None,
     ) -> None:
+        host = (forge.host if host is None else host).rstrip("/")
+        api = (api or forge.api(host)).rstrip("/")
         parse_target(host)
         parse_target(api)
         if not token:
             raise InvalidOption("token", "…", rule="must not be empty")
-        self.name, self.host, self._api = name, host.rstrip("/"), api.rstrip("/")
+        self.name, self.host, self._api = forge.title, host, api
         self._caller, self._token = caller, token
-        self._headers = {"authorization": f"Bearer {token}", "accept": accept}
+        self._headers = {"authorization": f"Bearer {token}", "accept": forge.accept}
         request_headers(self._headers, authority=b"")
         self._limited, self._until = 0, 0.0
-
-    @classmethod
-    def github(
-        cls, caller: Caller, *, token: str, host: str = GITHUB, api: str | None = None
-    ) -> ForgeClient:
-        """Make a client of GitHub. On a server of your own, the API is at /api/v3, or at *api*."""
-        own = host.rstrip("/")
-        where = api or ("https://api.github.com" if own.lower() == GITHUB else f"{own}/api/v3")
-        accept = "application/vnd.github+json"
-        return cls(caller, name="GitHub", host=host, api=where, token=token, accept=accept)
-
-    @classmethod
-    def gitlab(
-        cls, caller: Caller, *, token: str, host: str = GITLAB, api: str | None = None
-    ) -> ForgeClient:
-        """Make a client of the GitLab at *host*. Its API is at /api/v4, or at *api*."""
-        where = api or f"{host.rstrip('/')}/api/v4"
-        accept = "application/json"
-        return cls(caller, name="GitLab", host=host, api=where, token=token, accept=accept)
 
     def __repr__(self) -> str:
         return f"ForgeClient({self.name})"

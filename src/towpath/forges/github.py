@@ -33,11 +33,13 @@ from towpath.forges.reading import (
     event_name,
     lower,
 )
-from towpath.forges.signing import check_hub_signature
+from towpath.forges.signing import HUB_SIGNATURE, check_hub_signature
+from towpath.forges.spec import ForgeSpec
 from towpath.forges.texts import is_url
 
 T = TypeVar("T")
 
+GITHUB = "https://github.com"
 EVENT, DELIVERY = "X-GitHub-Event", "X-GitHub-Delivery"
 _ACTIONS = {
     "opened": ForgeAction.OPENED,
@@ -394,3 +396,29 @@ _READERS = {
     "label": Reader(ForgeEvent.LABEL, _read_action, _label),
     "repository": Reader(ForgeEvent.REPOSITORY, _read_action, _repository),
 }
+
+
+# ── the forge ────────────────────────────────────────────────────────────────────────────
+
+
+def _api(host: str) -> str:
+    """The address of the API. On a server of your own, it is at /api/v3."""
+    return "https://api.github.com" if host.lower() == GITHUB else f"{host}/api/v3"
+
+
+FORGE = ForgeSpec(
+    name="github",
+    title="GitHub",
+    host=GITHUB,
+    api=_api,
+    accept="application/vnd.github+json",
+    read=read,
+    events={name: reader.event for name, reader in _READERS.items()},
+    event_header=EVENT,
+    delivery_header=DELIVERY,
+    signature_headers={HUB_SIGNATURE: "Signature of the raw body, with one of `{secrets}`."},
+    signature="GitHub's signature of the body.",
+    pull="pull request",
+    other_action="pull_request {}",
+    ready="on ready_for_review",
+)

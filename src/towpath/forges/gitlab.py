@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from towpath.calls.signature import ID
+from towpath.calls.signature import ID, SIGNATURE
 from towpath.forges.errors import WebhookInvalid
 from towpath.forges.facts import (
     Acted,
@@ -32,8 +32,10 @@ from towpath.forges.reading import (
     event_name,
     lower,
 )
-from towpath.forges.signing import check_gitlab
+from towpath.forges.signing import TOKEN, check_gitlab
+from towpath.forges.spec import ForgeSpec
 
+GITLAB = "https://gitlab.com"
 EVENT, DELIVERY, EVENT_ID = "X-Gitlab-Event", "Idempotency-Key", "X-Gitlab-Event-UUID"
 _DIGEST = 32
 """Number of hexadecimal digits: as many as a UUID has."""
@@ -282,3 +284,27 @@ _READERS = {
     "Push Hook": Reader(ForgeEvent.PUSH, None, _push),
     "Issue Hook": Reader(ForgeEvent.ISSUE, _read_action, _issue),
 }
+
+
+# ── the forge ────────────────────────────────────────────────────────────────────────────
+
+
+FORGE = ForgeSpec(
+    name="gitlab",
+    title="GitLab",
+    host=GITLAB,
+    api=lambda host: f"{host}/api/v4",
+    accept="application/json",
+    read=read,
+    events={name: reader.event for name, reader in _READERS.items()},
+    event_header=EVENT,
+    delivery_header=DELIVERY,
+    signature_headers={
+        TOKEN: "One of `{secrets}`; or use `webhook-signature`.",
+        SIGNATURE: "Signature of the raw body, with a signing token (`whsec_…`).",
+    },
+    signature="The webhook's secret token; or `webhook-signature`, a signature of the body.",
+    pull="merge request",
+    other_action="merge request {}, no new commits",
+    ready="once it is ready",
+)

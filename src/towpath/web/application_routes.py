@@ -17,13 +17,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from towpath.calls.errors import SignatureRefused
 from towpath.errors import TowpathError
+from towpath.forges.facts import ForgeEvent
+from towpath.forges.registry import FORGES
+from towpath.forges.spec import ForgeSpec
 from towpath.ledger.keys.key import KeyInfo
 from towpath.web.audit import not_audited
 from towpath.web.bodies import Deliveries
 from towpath.web.fields import WEBHOOKS, Answer
 from towpath.web.problems import Refused, documented
 
-SHARED = ("github", "gitlab")
+SHARED = tuple(forge.name for forge in FORGES)
 """The webhooks that all applications may listen to."""
 
 
@@ -31,7 +34,7 @@ class WebhookListener(msgspec.Struct, frozen=True, kw_only=True):
     """How an application reads and saves the deliveries at a path."""
 
     path: str
-    """Below `/api/v1/webhooks/`: `github`, `gitlab`, or one below the application's name."""
+    """Below `/api/v1/webhooks/`: the name of a forge, or a path below the application's name."""
     secrets: str
     """The option with the signing secrets; without any, the application does not listen."""
     largest: str = ""
@@ -50,6 +53,45 @@ class WebhookListener(msgspec.Struct, frozen=True, kw_only=True):
     """All headers that are read, each with a sentence."""
     about: str
     """The description of the path in OpenAPI."""
+
+
+def forge_listener(
+    forge: ForgeSpec,
+    *,
+    application: str,
+    events: Sequence[ForgeEvent],
+    repeated: str,
+    read: Callable[..., Any],
+    take: Callable[[Any, Any], Coroutine[Any, Any, Answer]],
+    answer: Any,
+    about: str,
+) -> WebhookListener:
+    """The listener of *application* for the webhooks of *forge* about *events*.
+
+    Its options have `<forge>_secrets` and `delivery`. *repeated* says what a repeated delivery is.
+    """
+    option = f"{forge.name}_secrets"
+    names = [f"`{name}`" for name in forge.event_names(events)]
+    listed = f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
+    return WebhookListener(
+        path=forge.name,
+        secrets=option,
+        largest="delivery",
+        read=read,
+        take=take,
+        answer=answer,
+        signature=next(iter(forge.signature_headers)),
+        signed=forge.signature,
+        headers={
+            forge.event_header: f"{listed}; others are ignored.",
+            forge.delivery_header: f"The delivery's id; a repeated id {repeated}.",
+            **{
+                header: sentence.format(secrets=f"{application}.{option}")
+                for header, sentence in forge.signature_headers.items()
+            },
+        },
+        about=about,
+    )
 
 
 class ApplicationRoutes(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from towpath.apps.reviews.hooks import reader_of
 from towpath.calls.signature import headers_for, new_secret
+from towpath.forges.github import FORGE as GITHUB
+from towpath.forges.gitlab import FORGE as GITLAB
 
 PAYLOADS = Path(__file__).parent / "payloads"
 GITHUB_SECRET = secrets.token_hex(20)
@@ -19,6 +22,7 @@ GITLAB_TOKEN = secrets.token_hex(20)
 GITLAB_SIGNING_TOKEN = new_secret()
 GITHUB_DELIVERY = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
 GITLAB_DELIVERY = "f5e5f430-f57b-4e6e-9fac-d9128cd7232f"
+read_github, read_gitlab = reader_of(GITHUB), reader_of(GITLAB)
 GONE = object()
 """Given as a value, it takes the field away."""
 

@@ -21,7 +21,7 @@ BASE = "b2" * 20
 def a_task(**more: Any) -> ReviewTask:
     """A pull request on GitHub, unless something else is said."""
     plain: dict[str, Any] = {
-        "forge": Forge.GITHUB,
+        "forge": Forge("github"),
         "kind": ReviewKind.PULL,
         "repository": "octo/repo",
         "number": 7,

@@ -20,10 +20,12 @@ from tests.apps.reviews.deliveries import (
     gitlab,
     packed,
     payload,
+    read_github,
+    read_gitlab,
     signed,
 )
 from towpath.apps.reviews.errors import ReviewInvalid, TaskInvalid
-from towpath.apps.reviews.hooks import Hook, read_github, read_gitlab
+from towpath.apps.reviews.hooks import Hook
 from towpath.apps.reviews.model import Review, ReviewTask, read_review
 from towpath.calls.errors import SignatureRefused
 from towpath.forges.errors import WebhookInvalid

@@ -20,8 +20,8 @@ from tests.apps.reviews.deliveries import (
     payload,
     pull_request,
 )
+from tests.apps.reviews.deliveries import read_github as read
 from towpath.apps.reviews.hooks import Hook
-from towpath.apps.reviews.hooks import read_github as read
 from towpath.apps.reviews.model import Action, Forge, ReviewKind, ReviewTask
 from towpath.calls.errors import SignatureRefused
 from towpath.engine.model import HIGH, NORMAL
@@ -62,7 +62,7 @@ class TestAPullRequest:
         assert hook.delivery == GITHUB_DELIVERY
         assert hook.id == f"github-{GITHUB_DELIVERY}"
         assert hook.task == ReviewTask(
-            forge=Forge.GITHUB,
+            forge=Forge("github"),
             kind=ReviewKind.PULL,
             action=Action.OPENED,
             repository="octo/hello-world",
@@ -136,7 +136,7 @@ class TestAPush:
         assert hook.subject == "github:octo/hello-world@main"
         assert hook.version == TEN_O_CLOCK
         assert hook.task == ReviewTask(
-            forge=Forge.GITHUB,
+            forge=Forge("github"),
             kind=ReviewKind.PUSH,
             action=Action.PUSHED,
             repository="octo/hello-world",

@@ -20,14 +20,15 @@ from tests.apps.reviews.deliveries import (
     payload,
     signed,
 )
+from tests.apps.reviews.deliveries import read_gitlab as read
 from towpath.apps.reviews.hooks import Hook
-from towpath.apps.reviews.hooks import read_gitlab as read
 from towpath.apps.reviews.model import Action, Forge, ReviewKind, ReviewTask
 from towpath.calls.errors import SignatureMissing, SignatureRefused, SignatureStale, SignatureWrong
 from towpath.calls.signature import new_secret
 from towpath.clock import minutes
 from towpath.engine.model import HIGH, NORMAL
 from towpath.errors import InvalidOption
+from towpath.forges import gitlab as webhooks
 from towpath.forges.errors import SignatureInvalid, WebhookInvalid
 from towpath.forges.facts import Ignored
 
@@ -63,7 +64,7 @@ class TestAMergeRequest:
         assert hook.version == TEN_O_CLOCK
         assert hook.id == f"gitlab-{GITLAB_DELIVERY}"
         assert hook.task == ReviewTask(
-            forge=Forge.GITLAB,
+            forge=Forge("gitlab"),
             kind=ReviewKind.PULL,
             action=Action.OPENED,
             repository="tools/backend/gitlab-test",
@@ -145,7 +146,7 @@ class TestAPush:
         assert hook.subject == "gitlab:mike/diaspora@main"
         assert hook.version is None  # GitLab does not say when; a commit's time is its author's
         assert hook.task == ReviewTask(
-            forge=Forge.GITLAB,
+            forge=Forge("gitlab"),
             kind=ReviewKind.PUSH,
             action=Action.PUSHED,
             repository="mike/diaspora",
@@ -266,7 +267,7 @@ class TestASignature:
         sent = signed(merge_request())
         later = datetime.now(UTC) + minutes(6)
         with pytest.raises(SignatureStale):
-            read(sent.headers, sent.body, secrets=[GITLAB_SIGNING_TOKEN], now=later)
+            webhooks.read(sent.headers, sent.body, secrets=[GITLAB_SIGNING_TOKEN], now=later)
 
     def test_without_its_time_is_refused(self) -> None:
         sent = signed(merge_request())

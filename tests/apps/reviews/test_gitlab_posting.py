@@ -23,11 +23,11 @@ COMMENTS = f"{PROJECT}/repository/commits/{HEAD}/comments"
 
 
 def merge_request(**more: Any) -> ReviewTask:
-    return a_task(forge=Forge.GITLAB, repository="group/sub/repo", base=None, **more)
+    return a_task(forge=Forge("gitlab"), repository="group/sub/repo", base=None, **more)
 
 
 def push() -> ReviewTask:
-    return a_push(forge=Forge.GITLAB, repository="group/sub/repo")
+    return a_push(forge=Forge("gitlab"), repository="group/sub/repo")
 
 
 @pytest.fixture

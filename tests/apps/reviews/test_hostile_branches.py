@@ -15,11 +15,13 @@ from tests.apps.reviews.deliveries import (
     gitlab_push,
     merge_request,
     pull_request,
+    read_github,
+    read_gitlab,
 )
 from tests.apps.reviews.linting import LinterRuns
 from tests.apps.reviews.repositories import Repository
 from tests.apps.reviews.reviewing import a_task, an_attempt
-from towpath.apps.reviews.hooks import Hook, read_github, read_gitlab
+from towpath.apps.reviews.hooks import Hook
 from towpath.apps.reviews.model import Forge, ReviewState
 from towpath.apps.reviews.reviewers.command import CommandReviewer
 from towpath.apps.reviews.service import Reviews
@@ -80,7 +82,7 @@ def test_git_accepts_a_branch_of_any_name(tmp_path: Path, name: str) -> None:
     repository.git("update-ref", f"refs/heads/{name}", base)
     repository.commit({"first.py": ""})
     head = repository.commit({"second.py": ""})
-    task = a_task(forge=Forge.GITLAB, head=head, base=None, ref=name, target=name)
+    task = a_task(forge=Forge("gitlab"), head=head, base=None, ref=name, target=name)
     assert linting.files(task) == ["first.py", "second.py"]
     assert not (repository.place / "x").exists()
 

@@ -65,14 +65,14 @@ class TestATask:
 
     def test_is_about_a_pull_request_or_a_branch(self) -> None:
         assert subject_of(task()) == "api:octo/repo#7"
-        assert subject_of(push(forge=Forge.GITLAB, repository="a/b/c")) == "gitlab:a/b/c@main"
+        assert subject_of(push(forge=Forge("gitlab"), repository="a/b/c")) == "gitlab:a/b/c@main"
 
     def test_runs_sooner_for_a_pull_request(self) -> None:
         assert (priority_of(task()), priority_of(push())) == (HIGH, NORMAL)
 
     def test_has_a_subject_that_a_record_can_have(self) -> None:
         for ref in ("ü" * 122, "ü" * 2048, "a\u202eb", "a\x9bb", "\u2028" * 300):
-            longest = push(forge=Forge.GITLAB, repository="a/" + "b" * 253, ref=ref)
+            longest = push(forge=Forge("gitlab"), repository="a/" + "b" * 253, ref=ref)
             assert job_id(subject_of(longest))
 
     def test_has_a_subject_of_its_own_whatever_its_branch_is_called(self) -> None:

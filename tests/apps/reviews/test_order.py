@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 from msgspec.structs import replace
 
+from tests.apps.reviews import deliveries as webhooks
 from tests.apps.reviews.deliveries import (
     GITHUB_SECRET,
     GITLAB_TOKEN,
@@ -23,7 +24,6 @@ from tests.apps.reviews.deliveries import (
 from tests.apps.reviews.reviewing import a_push, a_review, a_task
 from tests.apps.reviews.test_service import a_hook, settled
 from tests.faults.planting import PlantedFault, planted
-from towpath.apps.reviews import hooks as webhooks
 from towpath.apps.reviews.hooks import Hook
 from towpath.apps.reviews.model import REVIEWS, Forge, ReviewState
 from towpath.apps.reviews.service import Reviews
@@ -49,7 +49,7 @@ def pushed(before: int, head: int, *, version: int | None = SECOND) -> Hook:
 
 def branch(before: int, head: int) -> Hook:
     """A push of GitLab, which does not say when it was."""
-    task = a_push(forge=Forge.GITLAB, head=sha(head), before=sha(before))
+    task = a_push(forge=Forge("gitlab"), head=sha(head), before=sha(before))
     return a_hook(str(uuid4()), None, task)
 
 
@@ -253,28 +253,28 @@ class TestOneBodyUnderSeveralDeliveryIds:
 FAULTS = (
     PlantedFault(
         "ties go by id",
-        "subjects",
+        "supersession",
         "latest",
         "return ordered[-1] if ordered else None",
         'return max(ordered, key=lambda row: row["id"], default=None)',
     ),
     PlantedFault(
         "what an event follows is not looked at",
-        "subjects",
+        "supersession",
         "in_order",
         "if before is not None and",
         "if before is None and",
     ),
     PlantedFault(
         "one event under two ids is two",
-        "subjects",
+        "supersession",
         "told_before",
         "return None if is_back else row",
         "return None",
     ),
     PlantedFault(
         "what was superseded stays so",
-        "subjects",
+        "supersession",
         "revive",
         'newest["state"] == RecordState.SUPERSEDED',
         "False",

@@ -243,7 +243,7 @@ class TestListing:
     async def test_by_number_forge_and_state(self, reviews: Reviews) -> None:
         page = await reviews.list(repository="octo/repo", number=1)
         assert ids(page) == ["api-mine", "github-repo-1"]
-        page = await reviews.list(repository="octo/repo", number=1, forge=Forge.GITHUB)
+        page = await reviews.list(repository="octo/repo", number=1, forge=Forge("github"))
         assert ids(page) == ["github-repo-1"]
         assert ids(await reviews.list(forge=Forge.API)) == ["api-mine"]
         assert ids(await reviews.list(state=ReviewState.CANCELLED)) == ["github-repo-11"]

@@ -213,8 +213,9 @@ def caller_of(options: IssuesOptions) -> Caller:
 
 def github_of(options: IssuesOptions, caller: Caller) -> GitHub:
     """GitHub with the token of the options, which must have one."""
-    client = ForgeClient.github(
+    client = ForgeClient(
         caller,
+        reading.FORGE,
         token=options.github_token or "",
         host=options.github_host,
         api=options.github_api,

@@ -39,14 +39,14 @@ _CLOSES = re.compile(
 )
 _LINKED_MOST = 20
 _GONE = ("deleted", "transferred")
-_LISTENED = {
+LISTENED = (
     ForgeEvent.ISSUE,
     ForgeEvent.COMMENT,
+    ForgeEvent.LABEL,
     ForgeEvent.PULL,
     ForgeEvent.REVIEW,
-    ForgeEvent.LABEL,
     ForgeEvent.REPOSITORY,
-}
+)
 
 
 class IssueWebhook(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ def read_github(
 
 def webhook_of(delivery: Delivery) -> IssueWebhook | Ignored:
     event = delivery.event
-    if event not in _LISTENED:
+    if event not in LISTENED:
         return Ignored(delivery.named)
     fact, said = delivery.fact(), delivery.acted().said
     if fact is None or event is None:

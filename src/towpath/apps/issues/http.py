@@ -25,13 +25,14 @@ from towpath.apps.issues.forms import (
     TakeAwayIn,
     TaskOut,
 )
-from towpath.apps.issues.hooks import IssueWebhook, read_github
+from towpath.apps.issues.hooks import LISTENED, IssueWebhook, read_github
 from towpath.apps.issues.model import ISSUES, NUMBER_MOST
 from towpath.apps.issues.service import EndedTask, IssueExplanation, Issues
 from towpath.clock import seconds
+from towpath.forges import github
 from towpath.forges.facts import Ignored
 from towpath.ledger.keys.key import KeyInfo, Scope
-from towpath.web.application_routes import ApplicationRoutes, WebhookListener
+from towpath.web.application_routes import ApplicationRoutes, forge_listener
 from towpath.web.audit import audited, not_audited
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
@@ -194,21 +195,14 @@ async def _take(issues: Issues, found: IssueWebhook | Ignored) -> DeliveredOut:
     return DeliveredOut(issues=changed, ignored=ignored or None)
 
 
-_GITHUB = WebhookListener(
-    path="github",
-    secrets="github_secrets",
-    largest="delivery",
+_GITHUB = forge_listener(
+    github.FORGE,
+    application="issues",
+    events=LISTENED,
+    repeated="has no effect",
     read=read_github,
     take=_take,
     answer=DeliveredOut,
-    signature="X-Hub-Signature-256",
-    signed="GitHub's signature of the body.",
-    headers={
-        "X-GitHub-Event": "`issues`, `issue_comment`, `label`, `pull_request`, "
-        "`pull_request_review` or `repository`; others are ignored.",
-        "X-GitHub-Delivery": "The delivery's id; a repeated id has no effect.",
-        "X-Hub-Signature-256": "Signature of the raw body, with one of `issues.github_secrets`.",
-    },
     about="Issues are saved and handed out to agents.",
 )
 ROUTES = ApplicationRoutes(

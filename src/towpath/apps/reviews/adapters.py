@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
@@ -31,6 +31,11 @@ _POST_WITHIN = seconds(30)
 _HEADERS = {"content-type": "application/json", "accept": "application/json, text/plain"}
 _LARGEST_ANSWER = 8 * 1024 * 1024
 """In bytes: a poster searches a forge's lists, which are long, for what was posted before."""
+_POSTERS: Mapping[str, Callable[[ReviewsOptions, Caller, str], Poster]] = {
+    "github": GitHubPoster.of,
+    "gitlab": GitLabPoster.of,
+}
+"""By the name of the forge: makes its poster, given the options, a caller and the token."""
 
 
 class HttpReviewer:
@@ -99,18 +104,9 @@ class ReviewAdapters:
 
     def _make_posters(self, options: ReviewsOptions) -> dict[Forge, Poster]:
         posters: dict[Forge, Poster] = {}
-        if options.github_token:
-            host = options.github_host
-            posters[Forge.GITHUB] = GitHubPoster(
-                self._caller(options, host, within=_POST_WITHIN),
-                token=options.github_token,
-                host=host,
-                may_approve=options.github_approves,
-            )
-        if options.gitlab_token:
-            host = options.gitlab_host
-            caller = self._caller(options, host, within=_POST_WITHIN)
-            posters[Forge.GITLAB] = GitLabPoster(caller, token=options.gitlab_token, host=host)
+        for forge in sorted(options.posted_to):
+            caller = self._caller(options, options.host_of(forge), within=_POST_WITHIN)
+            posters[forge] = _POSTERS[forge](options, caller, options.token_of(forge) or "")
         return posters
 
     def _caller(self, options: ReviewsOptions, url: str, *, within: Duration) -> Caller:

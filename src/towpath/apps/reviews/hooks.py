@@ -7,8 +7,7 @@ tags and deleted branches are not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,22 +21,12 @@ from towpath.apps.reviews.model import (
     priority_of,
     subject_of,
 )
-from towpath.forges import github, gitlab
 from towpath.forges.facts import Delivery, Fact, ForgeEvent, Ignored, PullFact, PushFact
+from towpath.forges.registry import FORGES
+from towpath.forges.spec import ForgeSpec
 from towpath.forges.texts import one_line
 
-_REASONS = {
-    Forge.GITHUB: (
-        "pull request",
-        "pull_request {}",
-        "a draft; it is reviewed on ready_for_review",
-    ),
-    Forge.GITLAB: (
-        "merge request",
-        "merge request {}, no new commits",
-        "a draft; it is reviewed once it is ready",
-    ),
-}
+_FORGES = {forge.name: forge for forge in FORGES}
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,22 +53,13 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         return priority_of(self.task)
 
 
-def read_github(
-    headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]
-) -> Hook | Ignored:
-    """Read a delivery of GitHub. Raises SignatureRefused and WebhookInvalid."""
-    return hook_of(github.read(headers, body, secrets=secrets))
+def reader_of(forge: ForgeSpec) -> Callable[..., Hook | Ignored]:
+    """Return a function that reads the deliveries of *forge*, with the arguments of its `read`."""
 
+    def read(headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]) -> Hook | Ignored:
+        return hook_of(forge.read(headers, body, secrets=secrets))
 
-def read_gitlab(
-    headers: Mapping[str, str],
-    body: bytes,
-    *,
-    secrets: Sequence[str],
-    now: datetime | None = None,
-) -> Hook | Ignored:
-    """Read a delivery of GitLab. *now* replaces the clock that signatures are checked against."""
-    return hook_of(gitlab.read(headers, body, secrets=secrets, now=now))
+    return read
 
 
 def hook_of(delivery: Delivery) -> Hook | Ignored:
@@ -94,18 +74,17 @@ def hook_of(delivery: Delivery) -> Hook | Ignored:
 
 
 def _pull(delivery: Delivery) -> Hook | Ignored:
-    kind, not_this, draft = _REASONS[Forge(delivery.forge)]
-    acted = delivery.acted()
+    forge, acted = _FORGES[delivery.forge], delivery.acted()
     if acted.action is None:
-        return Ignored(not_this.format(one_line(acted.said, most=64)))
+        return Ignored(forge.other_action.format(one_line(acted.said, most=64)))
     pull = delivery.fact()
     assert isinstance(pull, PullFact)  # noqa: S101 -- what an event of this kind tells
     if not pull.is_open:
-        return Ignored(f"the {kind} is closed")
+        return Ignored(f"the {forge.pull} is closed")
     if pull.is_draft:
-        return Ignored(draft)
+        return Ignored(f"a draft; it is reviewed {forge.ready}")
     if pull.head is None:
-        return Ignored(f"the {kind} has no commits")
+        return Ignored(f"the {forge.pull} has no commits")
     return _hook(
         delivery,
         pull,

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BeforeValidator, Field
 
 from towpath.apps.reviews.errors import ReviewNotFound
-from towpath.apps.reviews.hooks import Hook, read_github, read_gitlab
+from towpath.apps.reviews.hooks import Hook, reader_of
 from towpath.apps.reviews.model import (
     REVIEWS,
     Action,
@@ -26,10 +26,12 @@ from towpath.apps.reviews.model import (
 )
 from towpath.apps.reviews.service import LARGEST_PAGE, Reviews
 from towpath.apps.reviews.view import ReviewPage, ReviewView, TakenReview
-from towpath.forges.facts import Ignored
+from towpath.forges.facts import ForgeEvent, Ignored
+from towpath.forges.registry import FORGES
+from towpath.forges.spec import ForgeSpec
 from towpath.forges.texts import REF_MOST
 from towpath.ledger.keys.key import KeyInfo, Scope
-from towpath.web.application_routes import ApplicationRoutes, WebhookListener
+from towpath.web.application_routes import ApplicationRoutes, WebhookListener, forge_listener
 from towpath.web.audit import audited
 from towpath.web.auth import changes_only, hide_foreign, scoped
 from towpath.web.bodies import BodyRoute
@@ -292,44 +294,23 @@ async def _take(reviews: Reviews, found: Hook | Ignored) -> TakenOut | IgnoredOu
     return TakenOut.model_validate(await reviews.take(found))
 
 
-_GITHUB = WebhookListener(
-    path="github",
-    secrets="github_secrets",
-    largest="delivery",
-    read=read_github,
-    take=_take,
-    answer=TakenOut | IgnoredOut,
-    signature="X-Hub-Signature-256",
-    signed="GitHub's signature of the body.",
-    headers={
-        "X-GitHub-Event": "`pull_request` or `push`; others are ignored.",
-        "X-GitHub-Delivery": "The delivery's id; a repeated id is the same review.",
-        "X-Hub-Signature-256": "Signature of the raw body, with one of `reviews.github_secrets`.",
-    },
-    about="Receives GitHub's webhooks: a pull request or a push is saved and reviewed later.\n\n"
-    "Needs a valid signature instead of a key, or it is refused with 401. A delivery that comes\n"
-    "twice is one review. 404 if the server has no secret for it.",
-)
-_GITLAB = WebhookListener(
-    path="gitlab",
-    secrets="gitlab_secrets",
-    largest="delivery",
-    read=read_gitlab,
-    take=_take,
-    answer=TakenOut | IgnoredOut,
-    signature="X-Gitlab-Token",
-    signed="The webhook's secret token; or `webhook-signature`, a signature of the body.",
-    headers={
-        "X-Gitlab-Event": "`Merge Request Hook` or `Push Hook`; others are ignored.",
-        "Idempotency-Key": "The delivery's id; a repeated id is the same review.",
-        "X-Gitlab-Token": "One of `reviews.gitlab_secrets`; or use `webhook-signature`.",
-        "webhook-signature": "Signature of the raw body, with a signing token (`whsec_…`).",
-    },
-    about="Receives GitLab's webhooks: merge requests and pushes, with a signature or a secret "
-    "token.",
-)
+def _listener(forge: ForgeSpec) -> WebhookListener:
+    return forge_listener(
+        forge,
+        application="reviews",
+        events=(ForgeEvent.PULL, ForgeEvent.PUSH),
+        repeated="is the same review",
+        read=reader_of(forge),
+        take=_take,
+        answer=TakenOut | IgnoredOut,
+        about=f"Receives {forge.title}'s webhooks: a {forge.pull} or a push is saved and reviewed "
+        "later.\n\nNeeds a valid signature or token instead of a key, or it is refused with 401. A "
+        "delivery that comes\ntwice is one review. 404 if the server has no secret for it.",
+    )
+
+
 ROUTES = ApplicationRoutes(
     routers=(router,),
     tags={"reviews": "Request and read reviews; webhooks of forges."},
-    listeners=(_GITHUB, _GITLAB),
+    listeners=tuple(map(_listener, FORGES)),
 )

@@ -14,6 +14,7 @@ from towpath.clock import ZERO
 from towpath.engine.model import HIGH, NORMAL
 from towpath.engine.options import QueueOptions
 from towpath.forges.reading import decoded
+from towpath.forges.registry import FORGES
 from towpath.forges.texts import (
     REF_MOST,
     REPOSITORY_MOST,
@@ -54,8 +55,10 @@ _CUT = "\n\n… (the reviewer's text was cut here)"
 class Forge(StrEnum):
     """Where a task comes from."""
 
-    GITHUB = "github"
-    GITLAB = "gitlab"
+    # A member for each known forge: `Forge("github")`.
+    _ignore_ = "forge"
+    for forge in FORGES:
+        vars()[forge.name.upper()] = forge.name
     API = "api"
     """A request over HTTP or at the terminal."""
 

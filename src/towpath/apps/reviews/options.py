@@ -13,7 +13,9 @@ from towpath.calls.errors import CallRefused
 from towpath.calls.guard import Guard, parse_target
 from towpath.clock import Duration, duration_ms, minutes, seconds
 from towpath.errors import InvalidOption
-from towpath.forges import GITHUB, GITLAB
+from towpath.forges.github import GITHUB
+from towpath.forges.gitlab import GITLAB
+from towpath.forges.registry import FORGES
 from towpath.forges.signing import checked_secrets
 from towpath.options import Allowed, Command, Options, Secret, Signing, Variables
 
@@ -66,13 +68,13 @@ class ReviewsOptions(Options, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("github_secrets", "gitlab_secrets"):
-            if secrets := getattr(self, name):
+        for forge in FORGES:
+            if secrets := getattr(self, name := f"{forge.name}_secrets", ()):
                 checked_secrets(name, secrets)
         duration_ms("within", self.within, least=seconds(0.001))
         Guard(self.allow)
-        _check_address("github_host", self.github_host)
-        _check_address("gitlab_host", self.gitlab_host)
+        for forge in FORGES:
+            _check_address(f"{forge.name}_host", self.host_of(forge.name))
         self._check_reviewer()
 
     def _check_reviewer(self) -> None:
@@ -93,14 +95,20 @@ class ReviewsOptions(Options, frozen=True, kw_only=True):
 
     def posts(self, task: ReviewTask) -> bool:
         """Whether the review of *task* is posted: there is a token for its forge and host."""
-        hosts = {Forge.GITHUB: self.github_host, Forge.GITLAB: self.gitlab_host}
-        return task.forge in self.posted_to and task.is_from(hosts[task.forge])
+        return task.forge in self.posted_to and task.is_from(self.host_of(task.forge))
 
     @property
     def posted_to(self) -> frozenset[Forge]:
         """The forges that reviews are posted to."""
-        tokens = {Forge.GITHUB: self.github_token, Forge.GITLAB: self.gitlab_token}
-        return frozenset(forge for forge, token in tokens.items() if token)
+        return frozenset(Forge(forge.name) for forge in FORGES if self.token_of(forge.name))
+
+    def token_of(self, forge: str) -> str | None:
+        """The token for posting reviews to *forge*; None = they are not posted."""
+        return getattr(self, f"{forge}_token", None)
+
+    def host_of(self, forge: str) -> str:
+        """The address of the instance of *forge* that reviews are posted to."""
+        return getattr(self, f"{forge}_host")
 
 
 def _check_address(option: str, url: str) -> None:

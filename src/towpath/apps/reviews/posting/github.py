@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 
 from towpath.apps.reviews.model import Comment, Review, ReviewKind, ReviewTask, Verdict
+from towpath.apps.reviews.options import ReviewsOptions
 from towpath.apps.reviews.posting.port import Posted, as_posting
 from towpath.apps.reviews.posting.wording import body, in_short, line_comment, marker
 from towpath.calls.answer import CallAnswer
 from towpath.calls.caller import Caller
-from towpath.forges import GITHUB
 from towpath.forges.client import ForgeClient
+from towpath.forges.github import FORGE, GITHUB
 
 CONTEXT = "towpath/review"
 
@@ -49,8 +50,14 @@ class GitHubPoster:
         context: str = CONTEXT,
         may_approve: bool = False,
     ) -> None:
-        self._forge = ForgeClient.github(caller, token=token, host=host, api=api)
+        self._forge = ForgeClient(caller, FORGE, token=token, host=host, api=api)
         self._context, self._may_approve = context, may_approve
+
+    @classmethod
+    def of(cls, options: ReviewsOptions, caller: Caller, token: str) -> GitHubPoster:
+        """The poster that *options* describe."""
+        host, may_approve = options.github_host, options.github_approves
+        return cls(caller, token=token, host=host, may_approve=may_approve)
 
     async def post(self, task: ReviewTask, review: Review, *, key: str) -> Posted:
         """Post a review on a pull request, unless an earlier attempt has; or a status for a push,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from towpath.apps.reviews.model import Review, ReviewKind, ReviewTask, Verdict
+from towpath.apps.reviews.options import ReviewsOptions
 from towpath.apps.reviews.posting.port import Posted, as_posting
 from towpath.apps.reviews.posting.wording import body, in_short, marker
 from towpath.calls.caller import Caller
-from towpath.forges import GITLAB
 from towpath.forges.client import ForgeClient
+from towpath.forges.gitlab import FORGE, GITLAB
 
 CONTEXT = "towpath/review"
 
@@ -40,8 +41,13 @@ class GitLabPoster:
         api: str | None = None,
         context: str = CONTEXT,
     ) -> None:
-        self._forge = ForgeClient.gitlab(caller, token=token, host=host, api=api)
+        self._forge = ForgeClient(caller, FORGE, token=token, host=host, api=api)
         self._context = context
+
+    @classmethod
+    def of(cls, options: ReviewsOptions, caller: Caller, token: str) -> GitLabPoster:
+        """The poster that *options* describe."""
+        return cls(caller, token=token, host=options.gitlab_host)
 
     async def post(self, task: ReviewTask, review: Review, *, key: str) -> Posted:
         """Post a note on a merge request; for a push a status, and the review's comments, if any.
