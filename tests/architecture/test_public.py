@@ -117,9 +117,3 @@ def test_importing_a_public_name_loads_no_application() -> None:
     assert [
         module for module in parts if module.startswith(("towpath.apps", "towpath.ledger.ledger"))
     ] == []
-
-
-@pytest.mark.parametrize("part", ["queues", "inspect", "events", "schedules"])
-def test_the_parts_of_an_engine_are_there_once_it_is_entered(part: str) -> None:
-    with pytest.raises(RuntimeError, match="`async with Engine"):
-        getattr(towpath.Engine("redis://nowhere"), part)

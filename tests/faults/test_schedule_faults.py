@@ -160,7 +160,7 @@ class TestAWatchOfSchedules:
         """The process that made the change died before it marked the change as done."""
         async with Engine(server.url) as engine, worker(engine, QUEUE):
             await engine.schedules.set(QUEUE, NAME, Every(hours(1)))
-            index = engine.schedule_index()
+            index = engine.schedules.index
             await index.run("begin_schedule_change", queue=QUEUE, change="dead", more=0, most=0)
             await eventually_async(lambda: heard(engine))
             plan = b'dead {"every":1000}'

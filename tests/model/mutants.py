@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.faults.planting import PlantedFault
-from towpath.engine.script import Scripts, lua_text
-from towpath.engine.space import INDEX_SCRIPTS
+from towpath.engine.script import INDEX_SCRIPTS, Scripts, lua_text
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,7 @@ class ScheduleWalk:
 
     async def hear_in_between(self) -> None:
         """A process that learns that a change has begun also learns that it is done."""
-        index, change = self.engine.schedule_index(), f"change-{self.random.random()}"
+        index, change = self.engine.schedules.index, f"change-{self.random.random()}"
         await index.run("begin_schedule_change", queue=REVIEWS, change=change, more=0, most=0)
         begun = await self.engine.schedules.changes(self.heard)
         await index.run(

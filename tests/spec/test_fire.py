@@ -12,10 +12,10 @@ from tests.spec.jobs_in_states import REVIEWS, claim, claim_one, ids_of, run_all
 from tests.waiting import HANGS
 from towpath.clock import ManualClock, hours, milliseconds, minutes, seconds
 from towpath.engine.engine import LARGEST_BATCH, Engine
-from towpath.engine.firings import LastFiring, QueueSchedules
 from towpath.engine.model import Call, NewJob, Submitted, job_ref, new_job
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
+from towpath.engine.stored_schedules import LastFiring, QueueSchedules
 from towpath.errors import (
     FiringTaken,
     InvalidName,

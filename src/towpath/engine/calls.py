@@ -53,6 +53,7 @@ Prepare = Callable[[Channel], Send[T]]
 than once."""
 _CHECK_S = 2.0
 _ENGINE_LEFT = "the engine was left"
+NOT_ENTERED = "the engine is not open: use `async with Engine(…)`"
 
 
 class Calls:
@@ -73,15 +74,26 @@ class Calls:
         self._watch = cluster.port.time_limit(limits.answer, cluster.look_again)
         self._give_up_s = limits.give_up.total_seconds()
         self._check_s = min(_CHECK_S, self._give_up_s)
-        self._name = secrets.token_hex(8)
+        self._name = ""
+        """The beginning of the names of the channels; empty until `open`."""
         self._numbers = itertools.count()
         self._nodes: dict[Place | None, Node] = {}
-        self._is_closed = False
+        self._is_closed = True
         self.facts: ServerFacts | None = None
         """What the Redis servers reported about themselves when they were last asked."""
         self._facts_asked_at, self._asking_facts = float("-inf"), asyncio.Lock()
         self.trouble: ServerError | None = None
         """Why `facts` could not be read when the engine was entered."""
+
+    def open(self) -> None:
+        """Take calls from now on, under a name of this process: an engine that was made before a
+        fork may be entered in each child.
+        """
+        self._name, self._is_closed = secrets.token_hex(8), False
+
+    @property
+    def was_opened(self) -> bool:
+        return bool(self._name)
 
     # ── calls ────────────────────────────────────────────────────────────────────────────
 
@@ -233,7 +245,7 @@ class Calls:
         own *deadline*.
         """
         if self._is_closed:
-            raise EngineClosed(_ENGINE_LEFT)
+            raise self._closed_error()
         deadline, attempt = deadline or self.new_deadline(), 0
         node = self._node_of(key)
         free = node.idle and node.refusal is None
@@ -348,8 +360,13 @@ class Calls:
     def _new_channel(self) -> Channel:
         return self._cluster.channel(f"{self._name}.{next(self._numbers)}")
 
+    def _closed_error(self) -> Exception:
+        return EngineClosed(_ENGINE_LEFT) if self._name else RuntimeError(NOT_ENTERED)
+
     async def _repeat_question(self, send: Send[T], hang_up: Callable[[], Awaitable[None]]) -> T:
         """The answer to a question about the server itself, repeated for up to two seconds."""
+        if self._is_closed:
+            raise self._closed_error()
         deadline = Deadline(self._watch, self._check_s)
         for attempt in itertools.count():
             try:

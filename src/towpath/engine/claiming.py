@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from towpath.clock import DurationLike
@@ -15,12 +16,10 @@ from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.check import integer
 from towpath.engine.model import Call, Release
 from towpath.engine.options import QueueOptions
+from towpath.engine.store import Body, Store
 from towpath.errors import InvalidOption, TowpathError
 from towpath.ids import QueueName, lane_key, selector_name, worker_name
 from towpath.supervise import detached
-
-Body = Callable[[QueueOptions], Any]
-Write = Callable[[str, QueueName, Body, Call], Awaitable[Any]]
 
 _LOOKS_MOST = 2**20
 _NUMBER_MOST = 2**53 // _LOOKS_MOST - 1
@@ -93,8 +92,8 @@ class Claims:
     these are released. Otherwise they would not run before their leases end.
     """
 
-    def __init__(self, write: Write, settle: Callable[[list[Release]], Awaitable[object]]) -> None:
-        self._write, self._settle = write, settle
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._idle: list[Iterator[Call]] = []
         self._undoing: set[asyncio.Task[None]] = set()
 
@@ -103,11 +102,11 @@ class Claims:
     ) -> Any:
         """The answer of *verb*, which is claim or exchange."""
         if call is not None:
-            return await self._write(verb, queue, body, call)
+            return await self._store.write(verb, queue, body, call)
         calls = self._idle.pop() if self._idle else _new_calls()
         call = next(calls)
         try:
-            return await self._write(verb, queue, body, call)
+            return await self._store.write(verb, queue, body, call)
         except asyncio.CancelledError:
             task = detached("giving back of a claim", self._undo(verb, queue, worker, body, call))
             self._undoing.add(task)
@@ -130,11 +129,17 @@ class Claims:
         """
         for _ in range(_UNDO_TRIES):
             with suppress(TowpathError):
-                answer = await self._write(verb, queue, body, call)
+                answer = await self._store.write(verb, queue, body, call)
                 leases = answer[1] if verb == "exchange" else answer[0]
-                await self._settle([Release(codec.lease(queue, worker, entry)) for entry in leases])
+                if leases:
+                    releases = [Release(codec.lease(queue, worker, entry)) for entry in leases]
+                    await self._store.write("release", queue, partial(_release_items, releases))
                 return
             await asyncio.sleep(1)
+
+
+def _release_items(releases: list[Release], options: QueueOptions) -> list[Any]:
+    return [codec.settlement_item(release, options)[1:] for release in releases]
 
 
 def _new_calls() -> Iterator[Call]:

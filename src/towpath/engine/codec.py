@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from functools import partial
 from random import random
 from typing import Any, cast
@@ -10,7 +11,7 @@ from typing import Any, cast
 import msgpack  # pyright: ignore[reportMissingTypeStubs] -- it ships none
 import msgspec
 
-from towpath.clock import Duration, duration_ms, milliseconds
+from towpath.clock import Duration, DurationLike, duration_ms, instant_ms, milliseconds
 from towpath.engine.check import LARGEST_NOTE, check_size, shortened, traceback_end
 from towpath.engine.model import (
     Bury,
@@ -30,6 +31,7 @@ from towpath.engine.model import (
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
 from towpath.errors import (
+    InvalidOption,
     JobCancelled,
     JobDead,
     JobDone,
@@ -53,11 +55,24 @@ a Lua string holds any bytes."""
 unpack_raw = cast("Callable[[bytes], Any]", partial(msgpack.unpackb, raw=True))  # pyright: ignore[reportUnknownMemberType]
 """Unpacks a value that a script packed; its texts come as bytes."""
 
+BY_DELAY = -1
+"""Stands in place of a due time when a delay is given."""
 STATES = {state.value.encode(): state for state in State}
 _SAME = {b"same": True, b"differs": False, b"unknown": None}
 
 
 # ── to the scripts ───────────────────────────────────────────────────────────────────────
+
+
+def due_or_delay(due: datetime | None, delay: DurationLike | None) -> tuple[int, int]:
+    """The instant in ms, or BY_DELAY and the delay. Raises InvalidOption unless one of both is
+    given.
+    """
+    if due is not None and delay is None:
+        return instant_ms("due", due), 0
+    if delay is not None and due is None:
+        return BY_DELAY, duration_ms("delay", delay)
+    raise InvalidOption("due", due, rule="pass either a delay or a due time")
 
 
 _VERBS = {Complete: "complete", Fail: "fail", Bury: "fail", Release: "release", Renew: "renew"}

@@ -11,10 +11,8 @@ import msgspec
 from towpath.clock import Duration, steady, wall_ms
 from towpath.engine.channel import Channel
 from towpath.engine.cluster import open_cluster
-from towpath.engine.lifetime import shipped_scripts
 from towpath.engine.resp import TROUBLE, ErrorReply
-from towpath.engine.script import ARGS
-from towpath.engine.space import INDEX_SCRIPTS
+from towpath.engine.script import ARGS, shipped_scripts
 from towpath.engine.url import ServerUrl
 from towpath.errors import ServerRefused, ServerUnreachable
 
@@ -82,8 +80,8 @@ async def _examine_server(channel: Channel) -> ServerState:
     info: bytes = await channel.send("INFO")
     settings = await _read_settings(channel)
     trips = await _measure_round_trips(channel)
-    answers = shipped_scripts().of_records(INDEX_SCRIPTS)["ping"]
-    refused = await _refusal_of(lambda: channel.send("EVAL", answers.source, 0))
+    ping = shipped_scripts().index["ping"]
+    refused = await _refusal_of(lambda: channel.send("EVAL", ping.source, 0))
     known, every = (0, len(ARGS)) if refused else await _count_scripts(channel)
     return ServerState(
         info=_parse_info(info),

@@ -6,23 +6,43 @@ verbs for one job send batches of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, Unpack
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from towpath.clock import (
     ZERO,
+    Clock,
     Duration,
     DurationLike,
+    ServerClock,
     duration,
     duration_ms,
     milliseconds,
     steady,
 )
 from towpath.engine import codec
-from towpath.engine.batcher import LARGEST_BATCH, settling, submits
-from towpath.engine.change import Changing
-from towpath.engine.claiming import ClaimAttempts, choice_of, wish_of
-from towpath.engine.durability import Durability
+from towpath.engine.batcher import (
+    LARGEST_BATCH,
+    Batcher,
+    Unbatched,
+    settling,
+    submits,
+    with_refusals,
+)
+from towpath.engine.blocking import BlockingPort, run_to_end
+from towpath.engine.blocking_ends import BlockingEnds
+from towpath.engine.calls import NOT_ENTERED
+from towpath.engine.channel import Limits
+from towpath.engine.check import integer
+from towpath.engine.claiming import ClaimAttempts, Claims, choice_of, wish_of
+from towpath.engine.cluster import open_cluster
+from towpath.engine.durability import Durability, ServerFacts
+from towpath.engine.events import Feeds
+from towpath.engine.follow import Events
+from towpath.engine.inspect import Inspector
+from towpath.engine.keys import PROBE, stream_keys
 from towpath.engine.model import (
     Bury,
     Call,
@@ -34,6 +54,7 @@ from towpath.engine.model import (
     Lease,
     NewJob,
     Outcome,
+    Placed,
     Release,
     Renew,
     Settlement,
@@ -42,10 +63,29 @@ from towpath.engine.model import (
     new_job,
 )
 from towpath.engine.options import QueueOptions
+from towpath.engine.port import LoopPort, Port
+from towpath.engine.queues import Queues
+from towpath.engine.refusals import QueueUnknown
+from towpath.engine.schedules import Schedules
+from towpath.engine.script import Scripts, shipped_scripts
+from towpath.engine.space import MOST_KEPT, Space, Spaces, flatten_entry
 from towpath.engine.states import State
-from towpath.engine.wakeups import CHECKED_CAP, WAIT_CAP_MS, WorkWatch
-from towpath.errors import CallStale, InvalidOption, ScriptDefect, TowpathError
-from towpath.ids import queue_name
+from towpath.engine.store import Store
+from towpath.engine.url import parse_url
+from towpath.engine.wakeups import CHECKED_CAP, WAIT_CAP_MS, Waker, WorkWatch
+from towpath.engine.worker_registry import Workers
+from towpath.errors import (
+    CallStale,
+    InvalidOption,
+    LaneNotParked,
+    ScriptDefect,
+    TowpathError,
+)
+from towpath.ids import QueueName, channel_name, job_id, lane_key, queue_name, stream_name
+from towpath.telemetry.logs import Log
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 _SETTLING = "settling"
 """The worker's name in an exchange that claims nothing."""
@@ -53,7 +93,7 @@ _SETTLING = "settling"
 T = TypeVar("T")
 
 
-class Engine(Changing):
+class Engine:
     """Jobs on one deployment of Redis or Valkey.
 
         async with Engine("redis://localhost") as engine:
@@ -69,6 +109,112 @@ class Engine(Changing):
     raised: it is logged once, and calls work when Redis is back. *limits* says how long calls wait
     for Redis; *clock* and *scripts* are for tests.
     """
+
+    # ── its parts, entering and leaving ──────────────────────────────────────────────────
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        declared: Durability | None = None,
+        scripts: Scripts | None = None,
+        log: Log | None = None,
+    ) -> None:
+        self.url = parse_url(url)
+        self._clock, self._limits = clock or ServerClock(), limits or Limits()
+        in_url = Durability.parse(self.url.durability) if self.url.durability else None
+        self._declared, self._scripts = declared or in_url, scripts or shipped_scripts()
+        self._log = log or Log()
+        self._is_tolerant = False
+        self._build(LoopPort())
+
+    def _build(self, port: Port) -> None:
+        """Make the parts. They connect to Redis when the engine is entered."""
+        self._port, self._was_left = port, False
+        self._cluster = open_cluster(self.url, port)
+        self._store = Store(
+            self._cluster,
+            clock=self._clock,
+            limits=self._limits,
+            scripts=self._scripts,
+            declared=self._declared,
+            log=self._log,
+        )
+        self._waker = Waker(self._cluster, self._clock, self._store)
+        self._claims = Claims(self._store)
+        give_up = self._limits.give_up
+        self._feeds = Feeds(self._cluster, self._store, give_up=give_up)
+        self._batcher = Unbatched(self._store) if port.in_threads else Batcher(self._store)
+        self._blocking_ends = (
+            BlockingEnds(self._cluster, self._store, port, give_up=give_up)
+            if isinstance(port, BlockingPort)
+            else None
+        )
+        self._spaces = Spaces(self._scripts, self._store.calls)
+        self.queues = Queues(self._store)
+        """Queues: which exist, their options, pause and resume."""
+        self.workers = Workers(self._spaces.own.at("workers"))
+        """Live workers, by what each reports."""
+        self.inspect = Inspector(self._store, self.workers)
+        """Jobs, counts and lists, as they are now."""
+        self.events = Events(self._store, self._feeds, self._blocking_ends)
+        """Events of queues, and waiting for the end of a job."""
+        self.schedules = Schedules(self._store, self._spaces.own.at("schedules"), self.queues)
+        """Schedules: created, changed, fired."""
+
+    def tolerant(self) -> Self:
+        """Internal: let this engine be entered although its server is unfit. Each call then raises
+        the error until the server is fixed. Call it before entering; returns the same engine.
+        """
+        self._is_tolerant = True
+        return self
+
+    def in_threads(self) -> Self:
+        """Internal: let threads without an event loop use this engine: `run_to_end` drives its
+        methods. What needs tasks is missing: waiting claims and events. Waiting for the end of a
+        job works. Call it before anything else; returns the same engine.
+        """
+        self._home = os.getpid()
+        self._build(BlockingPort())
+        return self
+
+    async def __aenter__(self) -> Self:
+        if self._was_left:
+            self._build(self._port)
+        try:
+            await self._store.connect(tolerant=self._is_tolerant)
+        except BaseException:
+            self._was_left = True
+            await self._store.close()
+            await self._cluster.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._was_left = True
+        await self._batcher.close()
+        await self._claims.close()
+        await self._store.close()
+        if self._blocking_ends is not None:
+            await self._blocking_ends.close()
+        await self._feeds.close()
+        await self._waker.close()
+        await self._cluster.close()
+
+    def close_here(self) -> None:
+        """Internal: leave an engine entered `in_threads`. Does nothing in a forked child."""
+        if self._home == os.getpid():
+            run_to_end(self.__aexit__())
+
+    def close_at_exit(self) -> None:
+        """Internal: as `close_here`, at the end of the program. Threads that wait for a job are not
+        woken: only daemon threads are left by then.
+        """
+        if self._home == os.getpid() and self._blocking_ends is not None:
+            self._blocking_ends.leave_at_exit()
+        self.close_here()
 
     # ── a job's life ─────────────────────────────────────────────────────────────────────
 
@@ -372,6 +518,220 @@ class Engine(Changing):
         answers = await self._answer_each("cancel", refs)
         return [codec.cancelled(ref, answer) for ref, answer in zip(refs, answers, strict=True)]
 
+    # ── jobs that no worker holds ────────────────────────────────────────────────────────
+
+    async def move(
+        self,
+        job: JobRef,
+        *,
+        due: datetime | None = None,
+        delay: DurationLike | None = None,
+        for_owner: str | None = None,
+        call: Call | None = None,
+    ) -> State:
+        """Give a waiting job another due time: *due*, or *delay* from now. Returns its state.
+
+        It is DELAYED until then, even if it was ready. If the time is past it is READY: a ready job
+        keeps its place, any other goes behind those that are ready. A job behind the head of its
+        lane stays WAITING; its new time counts once it is the head. A head holds its lane until it
+        is due. Payload, attempts and priority do not change. Raises JobNotFound, JobHasRecord,
+        NotOwned if the job has another owner than *for_owner*, and JobNotWaiting, with the state,
+        if the job is leased or has ended. One round trip; waiting workers learn of an earlier time
+        at once.
+        """
+        moves = [
+            [job.id, *codec.due_or_delay(due, delay), *([] if for_owner is None else [for_owner])]
+        ]
+        [answer] = await self._ask_existing("move", job.queue, moves, call)
+        state = codec.moved(job, answer)
+        if isinstance(state, TowpathError):
+            raise state
+        return state
+
+    async def move_many(
+        self, queue: str, moves: Mapping[str, datetime | DurationLike], *, call: Call | None = None
+    ) -> list[State | TowpathError]:
+        """Give jobs other due times: *moves* has a time, or a delay from now, for each id.
+
+        Returns a state or an error for each, in order. Up to LARGEST_BATCH moves are one atomic
+        step and one round trip; more take several.
+        """
+        name, answers = queue_name(queue), list[Any]()
+        items = [[job_id(id), *_encode_time(time)] for id, time in moves.items()]
+        _check_call(call, -(-len(items) // LARGEST_BATCH))
+        for at in range(0, len(items), LARGEST_BATCH):
+            some = items[at : at + LARGEST_BATCH]
+            answers += await self._ask_existing("move", name, some, call)
+        return [
+            codec.moved(JobRef(name, job_id(id)), answer)
+            for id, answer in zip(moves, answers, strict=True)
+        ]
+
+    async def set(
+        self,
+        queue: str,
+        payload: bytes,
+        *,
+        for_owner: str | None = None,
+        durability: Durability | None = None,
+        call: Call | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Placed:
+        """Create a job under an *id*, or replace the job that waits there.
+
+        *options* are those of `submit`; *id* is required. The new job has nothing of the old one:
+        it has all its attempts, and goes behind the other jobs of its priority and lane, as if the
+        old job were cancelled and this one submitted in a single step. A job that is done, dead or
+        cancelled, or whose id is only remembered, is created anew (`submit` would answer
+        `existed`). Replacing a waiting job works in a full queue, too. Raises
+        JobNotWaiting if the job is leased, NotOwned if a job with another owner than *for_owner* is
+        there, JobHasRecord, QueueFull, MemoryFull, PayloadTooLarge, InvalidOption. One round trip.
+        """
+        if options.get("id") is None:
+            raise InvalidOption("id", None, rule="is required: it names the job to set")
+        name, job = queue_name(queue), new_job(payload, **options)
+        [answer] = await self._set_jobs(name, [job], durability, call, for_owner)
+        placed = codec.placed(name, job.id, answer)
+        if isinstance(placed, TowpathError):
+            raise placed
+        return placed
+
+    async def set_many(
+        self,
+        queue: str,
+        jobs: Iterable[NewJob],
+        *,
+        durability: Durability | None = None,
+        call: Call | None = None,
+    ) -> list[Placed | TowpathError]:
+        """Set several jobs, made by `new_job`. Returns one answer per job, in order. Of two with
+        the same id, the later one replaces the other. Steps are those of `submit_many`.
+        """
+        name, wanted = queue_name(queue), list(jobs)
+        answers = await self._set_jobs(name, wanted, durability, call)
+        return [
+            codec.placed(name, job.id, answer) for job, answer in zip(wanted, answers, strict=True)
+        ]
+
+    # ── dead jobs and parked lanes ───────────────────────────────────────────────────────
+
+    async def retry(self, job: JobRef, *, call: Call | None = None) -> State:
+        """Give a dead job new attempts. Returns READY, or WAITING behind the head of its lane.
+
+        If the job parks its lane, the lane continues with it. Raises JobNotFound, JobNotDead,
+        JobHasRecord.
+        """
+        return await self._change_one("retry", [job.id], job, call)
+
+    async def delete(
+        self, job: JobRef, *, call: Call | None = None, by_record: bool = False
+    ) -> None:
+        """Delete a dead, done or cancelled job. If it parks its lane, the lane continues without
+        it.
+
+        Raises JobNotFound, JobOpen, and JobHasRecord unless the call comes from the job's record
+        (*by_record*).
+        """
+        await self._change_one("delete", [job.id, int(by_record)], job, call)
+
+    async def delete_many(self, queue: str, ids: Sequence[str]) -> list[State | TowpathError]:
+        """Delete jobs that have ended. Returns GONE for each, or what `delete` raises, in order.
+
+        Up to LARGEST_BATCH jobs are one atomic step and one round trip; more take several.
+        """
+        refs = [job_ref(queue, id) for id in ids]
+        answers = await self._answer_each("delete", refs)
+        return [
+            codec.STATES[answer] if isinstance(answer, bytes) else codec.refusal(ref, answer)
+            for ref, answer in zip(refs, answers, strict=True)
+        ]
+
+    async def drop(self, queue: str, lane: str, *, call: Call | None = None) -> JobRef:
+        """Let a parked lane continue without its dead head. The head stays listed as dead.
+
+        Returns that job. Raises LaneNotParked.
+        """
+        name, key = queue_name(queue), lane_key(lane)
+        [answer] = await self._ask_existing("drop", name, [[key]], call)
+        if answer[0] != b"dropped":
+            raise LaneNotParked(name, key)
+        return JobRef(name, answer[1].decode())
+
+    # ── records of applications, streams, broadcasts ─────────────────────────────────────
+
+    def space(self, name: str, scripts: Traversable) -> Space:
+        """The space called *name*, with the scripts of a folder: one file each.
+
+        An application asks for it when it starts, before or after the engine is entered. Raises
+        InvalidName, and SpaceInvalid if another folder has the name, or if a script breaks a rule.
+        """
+        return self._spaces.get(name, scripts)
+
+    async def publish(
+        self, stream: str, entries: Sequence[Mapping[str, str | bytes]], *, cap: int
+    ) -> list[str]:
+        """Append *entries* to the stream `towpath:stream:<stream>`, all or none. Returns their ids.
+
+        The stream keeps at least the last *cap* entries, and few more. If the call fails, the
+        entries may have been appended: give each something by which a reader can tell a repeat. At
+        most LARGEST_BATCH entries. Raises MemoryFull, ServerUnreachable and, before anything is
+        sent, InvalidName, InvalidOption. One round trip.
+        """
+        keys, cap = stream_keys(stream_name(stream)), integer("cap", cap, 1, MOST_KEPT)
+        if not 1 <= len(entries) <= LARGEST_BATCH:
+            raise InvalidOption("entries", len(entries), rule=f"from 1 to {LARGEST_BATCH}")
+        record = self._spaces.own.record(keys)
+        ids: list[bytes] = await record.run(
+            "append_entries", cap=cap, entries=list(map(flatten_entry, entries))
+        )
+        return [id.decode() for id in ids]
+
+    async def broadcast(self, channel: str, message: bytes) -> int:
+        """Send *message* to the current subscribers of *channel*. Returns how many there are, as
+        far as the server knows.
+
+        Nothing is stored, and a message may arrive twice: for watching, never for work. Raises
+        InvalidName, ServerUnreachable, and ServerRefused if the user may not publish there.
+        """
+        return await self._store.calls.command("PUBLISH", channel_name(channel), message)
+
+    # ── the state of Redis ───────────────────────────────────────────────────────────────
+
+    @property
+    def facts(self) -> ServerFacts:
+        """What the server said about itself when it was last asked: on entering, after each
+        reconnect, and by `check`. Raises ServerUnreachable if it has never answered.
+        """
+        if not self._store.calls.was_opened:
+            raise RuntimeError(NOT_ENTERED)
+        return self._store.facts
+
+    @property
+    def goes_by_server_clock(self) -> bool:
+        """Internal: whether due times are by the server's clock, not by that of a test."""
+        return isinstance(self._clock, ServerClock)
+
+    async def check(self) -> ServerFacts:
+        """Ask the server about itself now, for at most two seconds; on a cluster, every master.
+
+        Raises ServerUnreachable, EvictionUnsafe, DurabilityUnknown, ServerRefused.
+        """
+        return await self._store.check()
+
+    async def current_facts(self) -> ServerFacts:
+        """What the server said about itself at most a second ago; it is asked again if need be.
+
+        Settings may be changed while it runs. Raises as `check` does.
+        """
+        return await self._store.current_facts()
+
+    async def try_write(self) -> None:
+        """Check that the server accepts a write. Leaves nothing behind. One round trip.
+
+        On a cluster, checks the server of one slot. Raises ServerError.
+        """
+        await self._store.command("SET", PROBE, "1", "PX", 1)
+
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
     async def _settle_one(self, settlement: Settlement, kind: type[T], call: Call | None) -> T:
@@ -388,3 +748,76 @@ class Engine(Changing):
         if not isinstance(outcome, kind):
             raise ScriptDefect(f"{verb} answered {answer!r}")
         return outcome
+
+    async def _answer_each(self, verb: str, jobs: Sequence[JobRef]) -> list[Any]:
+        """The raw answers of a verb for jobs of one queue, in steps of LARGEST_BATCH."""
+        answers: list[Any] = []
+        for at in range(0, len(jobs), LARGEST_BATCH):
+            some = [[job.id, 0] for job in jobs[at : at + LARGEST_BATCH]]
+            answers += await self._ask_existing(verb, jobs[0].queue, some, None)
+        return answers
+
+    async def _ask_existing(
+        self, verb: str, queue: QueueName, items: list[list[Any]], call: Call | None
+    ) -> list[Any]:
+        """The raw answers of a verb for jobs that must exist. A queue that does not exist is not
+        created: each job is answered with JOB_NOT_FOUND. But with a *call*, Redis is always asked,
+        as the call may be a repeat whose answer is stored.
+        """
+        try:
+            return await self._store.write(
+                verb, queue, lambda _: items, call, creates=call is not None
+            )
+        except QueueUnknown:
+            return [[b"JOB_NOT_FOUND"]] * len(items)
+
+    async def _change_one(
+        self, verb: str, item: list[Any], job: JobRef, call: Call | None
+    ) -> State:
+        [answer] = await self._ask_existing(verb, job.queue, [item], call)
+        if isinstance(answer, bytes):
+            return codec.STATES[answer]
+        raise codec.refusal(job, answer)
+
+    async def _set_jobs(
+        self,
+        queue: QueueName,
+        jobs: list[NewJob],
+        durability: Durability | None,
+        call: Call | None,
+        for_owner: str | None = None,
+    ) -> list[Any]:
+        """The raw answers. A job that is too large is refused without being sent, except with a
+        caller's *call*: it may be a repeat, and only Redis knows its answer.
+        """
+        store, answers, steps = self._store, list[Any](), list(submits(jobs))
+        _check_call(call, len(steps))
+        for step in steps:
+            largest = max(len(job.payload) for job in step)
+            limit = await store.largest_payload(queue, largest)
+            sent: list[Any] = [
+                job if for_owner is None else (*job, for_owner)
+                for job in step
+                if call is not None or len(job.payload) <= limit
+            ]
+            replies: list[Any] = []
+            if sent and durability is None:
+                replies = await store.write("set", queue, lambda _, sent=sent: sent, call)
+            elif sent and durability is not None:
+                replies = await store.write_confirmed(
+                    "set", queue, lambda _, sent=sent: sent, call,
+                    durability=durability, written=lambda: None,
+                )  # fmt: skip
+            answers += replies if len(sent) == len(step) else with_refusals(step, replies, limit)
+        return answers
+
+
+def _encode_time(time: datetime | DurationLike) -> tuple[int, int]:
+    if isinstance(time, datetime):
+        return codec.due_or_delay(time, None)
+    return codec.due_or_delay(None, time)
+
+
+def _check_call(call: Call | None, steps: int) -> None:
+    if call is not None and steps > 1:
+        raise InvalidOption("call", call, rule=f"covers at most {LARGEST_BATCH} jobs")

@@ -13,31 +13,41 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, Unpack, cast
 
 import msgspec
 
-from towpath.clock import instant
+from towpath.clock import instant, instant_ms
+from towpath.engine import codec
+from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.check import check_size, integer
-from towpath.engine.firings import ScheduleFirings
 from towpath.engine.keys import keys_of
-from towpath.engine.model import Call, JobOptions, Submitted
+from towpath.engine.model import Call, JobOptions, NewJob, Submitted
 from towpath.engine.options import QueueOptions
+from towpath.engine.queues import Queues
 from towpath.engine.schedule import Missed, NamedSchedule, Schedule
 from towpath.engine.space import SpaceRecord
 from towpath.engine.store import Store
 from towpath.engine.stored_schedules import (
+    LastFiring,
+    QueueSchedules,
     ScheduleInfo,
     SchedulePlan,
     ScheduleSource,
     all_schedules,
+    last_firing,
     schedule_info,
     seen_firing,
 )
 from towpath.errors import (
+    FiringTaken,
+    InvalidOption,
     NotOwned,
+    NotYet,
+    PayloadTooLarge,
+    QueueFull,
     ScheduleChanged,
     ScheduleDeclared,
     ScheduleNotFound,
@@ -52,6 +62,7 @@ from towpath.ids import QueueName, new_job_id, queue_name, schedule_name
 
 MOST_IN_A_QUEUE, MOST_IN_ALL = 1_000, 10_000
 """Maximum number of stored schedules."""
+LONGEST_ABOUT = 512
 _CHANGES_MOST = 100
 _AT_ONCE = 16
 _SAME_COUNT = -1
@@ -101,14 +112,16 @@ class _CurrentSchedule(NamedTuple):
     now: datetime
 
 
-class Schedules(ScheduleFirings):
-    """Schedules stored at run time, and those that code declares: `engine.schedules`."""
+class Schedules:
+    """Schedules stored at run time, and those that code declares: `engine.schedules`.
 
-    def __init__(
-        self, store: Store, index: Callable[[], SpaceRecord], queues: Callable[[], Awaitable[Any]]
-    ) -> None:
-        super().__init__(store)
-        self._index, self._queues = index, queues
+    Workers fire both kinds. They decide when a firing is due (`schedule.py`). Any number of them
+    may find it due at the same time: the jobs of the first are submitted, the others get
+    FiringTaken.
+    """
+
+    def __init__(self, store: Store, index: SpaceRecord, queues: Queues) -> None:
+        self._store, self.index, self._queues = store, index, queues
 
     async def set(
         self,
@@ -203,6 +216,16 @@ class Schedules(ScheduleFirings):
                 return
         raise ScheduleChanged(target, name)
 
+    async def delete_declared(self, queue: str, name: str, *, call: Call | None = None) -> None:
+        """Delete what *queue* has stored about a schedule that code declares. Its jobs stay.
+
+        A worker that still declares it creates it again, starting now. Raises ScheduleNotFound.
+        """
+        target, name = queue_name(queue), schedule_name(name)
+        answer = await self._store.write("delete_declared", target, lambda _: [name], call)
+        if answer not in (b"deleted", b"forgotten"):  # the latter by a release before this one
+            raise ScheduleNotFound(target, name)
+
     async def fire(
         self,
         queue: str,
@@ -247,7 +270,7 @@ class Schedules(ScheduleFirings):
         Payloads are left out. One round trip per queue.
         """
         integer("size", size, 1, 1000)
-        known = await self._queues() if queues is None else queues
+        known = await self._queues.list() if queues is None else queues
         first, _, begin = (after or "").partition("/")
         names = [name for name in sorted(map(queue_name, known)) if name >= first]
         found: list[ScheduleInfo] = []
@@ -273,7 +296,7 @@ class Schedules(ScheduleFirings):
 
         One round trip, however many there are.
         """
-        last, now, flat = await self._index().read("schedule_changes", known=known)
+        last, now, flat = await self.index.read("schedule_changes", known=known)
         if last.decode() == known:
             return Changes(known, instant(now), None)
         words = [word.decode(errors="replace") for word in flat]
@@ -292,6 +315,65 @@ class Schedules(ScheduleFirings):
         count = await self._store.command("HLEN", keys_of(queue_name(queue)).schedules)
         if count or change:
             await self._write_index(queue_name(queue), change or secrets.token_hex(8), count)
+
+    async def of(self, queue: str, *, known: str = "") -> QueueSchedules:
+        """Internal: the schedules of *queue* with their last firings, and the time of Redis. One
+        round trip.
+
+        Stored schedules are included, unless their last change is the *known* one.
+        """
+        answer = await self._store.read("schedules", queue_name(queue), known)
+        flat, now, change, plans = answer
+        last: dict[str, LastFiring] = {}
+        unreadable: set[str] = set()
+        for name, value in zip(flat[::2], flat[1::2], strict=True):
+            try:
+                last[name.decode()] = last_firing(value)
+            except (ValueError, OverflowError):  # a foreign entry, or a newer release's
+                unreadable.add(name.decode(errors="replace"))
+        kept = {
+            name.decode(errors="replace"): plan
+            for name, plan in zip(plans[::2], plans[1::2], strict=True)
+        }
+        return QueueSchedules(instant(now), last, frozenset(unreadable), change.decode(), kept)
+
+    async def fire_due(
+        self,
+        queue: str,
+        name: str,
+        jobs: Sequence[NewJob],
+        *,
+        after: datetime | None,
+        upto: datetime,
+        about: str = "",
+        version: str = "",
+        call: Call | None = None,
+    ) -> list[Submitted]:
+        """Internal: submit the jobs of all firings after *after* up to *upto*, unless another
+        caller did.
+
+        *after* is the last firing that the caller knows of; None for a schedule that was never
+        seen: then *upto* is where it begins, and there are no jobs. Either all jobs are submitted
+        and *upto* becomes the last firing, or nothing is done. Raises FiringTaken with the last
+        firing, NotYet if *upto* is in the future by the clock of Redis, QueueFull, MemoryFull,
+        PayloadTooLarge. *version* is that of the stored schedule of this name, if there is one: the
+        jobs get its payload, and another version raises ScheduleChanged. At most LARGEST_BATCH
+        jobs; one round trip.
+        """
+        last_ms, upto_ms = instant_ms("after", after) if after else 0, instant_ms("upto", upto)
+        if upto_ms <= last_ms:
+            raise InvalidOption("upto", upto, rule=f"must come after {after}")
+        item = [schedule_name(name), last_ms, upto_ms, _check_about(about), list(jobs), version]
+        return await self._fire(queue, item, call)
+
+    async def fire_once(
+        self, queue: str, name: str, job: NewJob, *, version: str, call: Call | None = None
+    ) -> Submitted:
+        """Internal: submit one more job of the schedule that *queue* stores under *name*; its last
+        firing does not change. Raises ScheduleChanged, QueueFull, MemoryFull. One round trip.
+        """
+        [answer] = await self._fire(queue, [schedule_name(name), 0, 0, "", [job], version], call)
+        return answer
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
@@ -349,7 +431,7 @@ class Schedules(ScheduleFirings):
         None if another change came first.
         """
         change, count = secrets.token_hex(8), _SAME_COUNT
-        begun = await self._index().run(
+        begun = await self.index.run(
             "begin_schedule_change", queue=queue, change=change, more=int(more), most=MOST_IN_ALL
         )
         if begun != b"ok":
@@ -374,10 +456,28 @@ class Schedules(ScheduleFirings):
             case _:
                 raise ScriptDefect(f"{verb} answered {answer!r}")
 
+    async def _fire(self, queue: str, item: list[Any], call: Call | None) -> list[Submitted]:
+        target, name, upto_ms, jobs = queue_name(queue), item[0], item[2], item[4]
+        if len(jobs) > LARGEST_BATCH:
+            raise InvalidOption("jobs", len(jobs), rule=f"at most {LARGEST_BATCH} in one step")
+
+        def body(options: QueueOptions) -> Any:
+            for job in jobs:
+                check_size("payload", job.payload, options.max_payload)
+            return item
+
+        answer = await self._store.write("fire", target, body, call)
+        refusal = _decode_refusal(target, name, instant(upto_ms), answer)
+        if refusal is not None:
+            raise refusal
+        return [
+            _decode_submitted(target, job, reply) for job, reply in zip(jobs, answer, strict=True)
+        ]
+
     async def _write_index(self, queue: QueueName, change: str, count: int) -> None:
         try:
             news = secrets.token_hex(8)
-            await self._index().run(
+            await self.index.run(
                 "end_schedule_change", queue=queue, change=change, count=count, news=news
             )
         except ServerError:
@@ -410,3 +510,35 @@ def _parse_entry(text: str) -> IndexEntry:
     return (
         IndexEntry(found[1] == "begun", found[2]) if found else IndexEntry(begun=True, change=text)
     )
+
+
+def _check_about(text: str) -> str:
+    if not isinstance(text, str) or len(text.encode(errors="replace")) > LONGEST_ABOUT:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise InvalidOption("about", text, rule=f"must be text of at most {LONGEST_ABOUT} bytes")
+    return text
+
+
+def _decode_refusal(
+    queue: QueueName, name: str, upto: datetime, answer: list[Any]
+) -> TowpathError | None:
+    """The error for an answer that refuses the firing; None if the jobs were submitted."""
+    match answer:
+        case [b"SCHEDULE_CHANGED", _]:
+            return ScheduleChanged(queue, name)
+        case [b"FIRING_TAKEN", last]:
+            return FiringTaken(queue, name, instant(last) if last else None)
+        case [b"NOT_YET", now]:
+            return NotYet(queue, name, upto=upto, now=instant(now))
+        case [b"QUEUE_FULL", length]:
+            return QueueFull(queue, length)
+        case [b"PAYLOAD_TOO_LARGE", size, limit]:
+            return PayloadTooLarge("payload", size, limit=limit)
+        case _:
+            return None
+
+
+def _decode_submitted(queue: QueueName, job: NewJob, answer: Any) -> Submitted:
+    outcome = codec.submitted(queue, job.id, answer)
+    if isinstance(outcome, TowpathError):
+        raise ScriptDefect(f"fire answered {answer!r} for one job")
+    return outcome

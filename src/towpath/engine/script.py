@@ -7,7 +7,7 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -67,6 +67,8 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Every script and its arguments in order; a test compares them with the headers."""
 
+INDEX_SCRIPTS = Path(__file__).parent / "lua" / "index"
+"""The engine's own scripts that belong to no queue."""
 _HEADER = re.compile(r"\A(?:--.*\n)+")
 
 
@@ -316,6 +318,11 @@ class Scripts(dict[str, Script]):
         super().__init__({name: _compose(name, edit) for name in ARGS})
         self._edit = edit
 
+    @cached_property
+    def index(self) -> dict[str, RecordScript]:
+        """The scripts of `INDEX_SCRIPTS`."""
+        return self.of_records(INDEX_SCRIPTS)
+
     def of_records(self, folder: Traversable) -> dict[str, RecordScript]:
         """The scripts in the folder of a space. Each is about one entry of the space, and has only
         the keys and arguments that its header names.
@@ -333,6 +340,12 @@ class Scripts(dict[str, Script]):
                 if types.setdefault(key, kind) != kind:
                     raise SpaceInvalid(script.name, f"key {key} is a {types[key]} elsewhere")
         return found
+
+
+@lru_cache(maxsize=1)
+def shipped_scripts() -> Scripts:
+    """The scripts as they are shipped: composed once in a process, which takes some 50 ms."""
+    return Scripts()
 
 
 # ── scripts about records ────────────────────────────────────────────────────────────────

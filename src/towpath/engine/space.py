@@ -13,20 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.calls import Calls
 from towpath.engine.check import integer
 from towpath.engine.codec import pack
 from towpath.engine.durability import Durability
-from towpath.engine.keys import DeclaredKeys, published_keys, record_keys, stream_keys
+from towpath.engine.keys import DeclaredKeys, published_keys, record_keys
 from towpath.engine.model import Call
-from towpath.engine.script import RecordScript, Scripts
-from towpath.engine.store import Store
+from towpath.engine.script import INDEX_SCRIPTS, RecordScript, Scripts
 from towpath.errors import InvalidName, InvalidOption, SpaceInvalid
-from towpath.ids import channel_name, record_id, space_name, stream_name
+from towpath.ids import record_id, space_name
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -42,8 +39,6 @@ _ENCODINGS: dict[str, tuple[tuple[type, ...], Callable[[Any], bytes]]] = {
 }
 """Type of an argument -> its types in Python, and how it is encoded. Bytes are not copied."""
 _OWN_SPACE = "towpath"
-INDEX_SCRIPTS = Path(__file__).parent / "lua" / "index"
-"""The engine's own scripts that belong to no queue."""
 
 
 class SpaceRecord:
@@ -58,7 +53,7 @@ class SpaceRecord:
 
     def __init__(
         self,
-        calls: Callable[[], Calls],
+        calls: Calls,
         scripts: Mapping[str, RecordScript],
         keys: DeclaredKeys,
     ) -> None:
@@ -82,7 +77,7 @@ class SpaceRecord:
         DurabilityNotReached.
         """
         found = self._script(script, writes=True)
-        keys, calls, words = self._keys, self._calls(), _arguments(found, args)
+        keys, calls, words = self._keys, self._calls, _arguments(found, args)
         if durability is None:
             return await calls.ask(keys.first, calls.plain(found, keys, words, call))
         await calls.require_replicas(durability)
@@ -92,7 +87,7 @@ class SpaceRecord:
     async def read(self, script: str, /, **args: Any) -> Any:
         """Run a script that only reads. Returns its answer, of any size."""
         found = self._script(script, writes=False)
-        return await self._calls().clocked(found, self._keys, *_arguments(found, args))
+        return await self._calls.clocked(found, self._keys, *_arguments(found, args))
 
     # ── large values ─────────────────────────────────────────────────────────────────────
     # Lua would copy them twice in Redis, so these are plain commands. The bytes count only after a
@@ -100,7 +95,7 @@ class SpaceRecord:
 
     async def keep(self, key: str, data: bytes | memoryview, *, expiry: int) -> None:
         """Store *data* under `<record>:<key>` for *expiry* ms, in place of what is there."""
-        await self._calls().command("PSETEX", self._key(key), expiry, data)
+        await self._calls.command("PSETEX", self._key(key), expiry, data)
 
     async def extend(self, key: str, data: bytes | memoryview, *, expiry: int) -> int:
         """Append *data* to what is stored under *key*, or store it for *expiry* ms. Returns the new
@@ -111,16 +106,16 @@ class SpaceRecord:
         """
         name = self._key(key)
         there = ("SET", name, b"", "PX", expiry, "NX")  # so that no data is without expiry
-        return int(await self._calls().command("APPEND", name, data, behind=there))
+        return int(await self._calls.command("APPEND", name, data, behind=there))
 
     async def values(self, keys: Sequence[str]) -> list[bytes | None]:
         """What is stored under each of these keys; None = nothing."""
-        return await self._calls().command("MGET", *map(self._key, keys))
+        return await self._calls.command("MGET", *map(self._key, keys))
 
     async def part(self, key: str, start: int, size: int) -> bytes:
         """A range of the bytes stored under *key*; empty if there are none."""
         end = start + size - 1
-        return await self._calls().command("GETRANGE", self._key(key), start, end)
+        return await self._calls.command("GETRANGE", self._key(key), start, end)
 
     def _key(self, key: str) -> str:
         return f"{self._keys.first}:{key}"
@@ -144,7 +139,7 @@ class Space:
         name: str,
         folder: Traversable,
         scripts: Mapping[str, RecordScript],
-        calls: Callable[[], Calls],
+        calls: Calls,
     ) -> None:
         self.name, self.folder = name, folder
         self._scripts, self._calls = scripts, calls
@@ -167,70 +162,29 @@ class Space:
 
 
 class Spaces:
-    """What an engine offers beside queues: records of applications, streams, and broadcasts."""
+    """The spaces of an engine, by name."""
 
-    _store: Store
-    _scripts: Scripts
-    _spaces: dict[str, Space]
+    def __init__(self, scripts: Scripts, calls: Calls) -> None:
+        self._scripts, self._calls = scripts, calls
+        self._by_name: dict[str, Space] = {}
+        self.own = Space(_OWN_SPACE, INDEX_SCRIPTS, scripts.index, calls)
+        """The space of the engine itself: what belongs to no queue."""
 
-    def space(self, name: str, scripts: Traversable) -> Space:
-        """The space called *name*, with the scripts of a folder: one file each.
-
-        An application asks for it when it starts, before or after the engine is entered. Raises
-        InvalidName, and SpaceInvalid if another folder has the name, or if a script breaks a rule.
-        """
+    def get(self, name: str, folder: Traversable) -> Space:
+        """The space called *name*. Raises what `Engine.space` raises."""
         if space_name(name) == _OWN_SPACE:
             raise SpaceInvalid(f"space {name}", "is a prefix of the engine itself")
-        return self._get_space(name, scripts)
-
-    def _get_space(self, name: str, folder: Traversable) -> Space:
-        space = self._spaces.get(name)
+        space = self._by_name.get(name)
         if space is None:
             scripts = self._scripts.of_records(folder)
-            space = Space(name, folder, scripts, lambda: self._store.calls)
-            self._spaces[name] = space
+            space = self._by_name[name] = Space(name, folder, scripts, self._calls)
         if str(space.folder) != str(folder):
             raise SpaceInvalid(f"space {name}", f"has the scripts of {space.folder} already")
         return space
 
-    def schedule_index(self) -> SpaceRecord:
-        """Internal: the record of which queues have stored schedules."""
-        return self._get_space(_OWN_SPACE, INDEX_SCRIPTS).at("schedules")
 
-    def worker_index(self) -> SpaceRecord:
-        """Internal: the record in which workers report that they are alive."""
-        return self._get_space(_OWN_SPACE, INDEX_SCRIPTS).at("workers")
-
-    async def publish(
-        self, stream: str, entries: Sequence[Mapping[str, str | bytes]], *, cap: int
-    ) -> list[str]:
-        """Append *entries* to the stream `towpath:stream:<stream>`, all or none. Returns their ids.
-
-        The stream keeps at least the last *cap* entries, and few more. If the call fails, the
-        entries may have been appended: give each something by which a reader can tell a repeat. At
-        most LARGEST_BATCH entries. Raises MemoryFull, ServerUnreachable and, before anything is
-        sent, InvalidName, InvalidOption. One round trip.
-        """
-        keys, cap = stream_keys(stream_name(stream)), integer("cap", cap, 1, MOST_KEPT)
-        if not 1 <= len(entries) <= LARGEST_BATCH:
-            raise InvalidOption("entries", len(entries), rule=f"from 1 to {LARGEST_BATCH}")
-        record = self._get_space(_OWN_SPACE, INDEX_SCRIPTS).record(keys)
-        ids: list[bytes] = await record.run(
-            "append_entries", cap=cap, entries=list(map(_flatten_entry, entries))
-        )
-        return [id.decode() for id in ids]
-
-    async def broadcast(self, channel: str, message: bytes) -> int:
-        """Send *message* to the current subscribers of *channel*. Returns how many there are, as
-        far as the server knows.
-
-        Nothing is stored, and a message may arrive twice: for watching, never for work. Raises
-        InvalidName, ServerUnreachable, and ServerRefused if the user may not publish there.
-        """
-        return await self._store.calls.command("PUBLISH", channel_name(channel), message)
-
-
-def _flatten_entry(entry: Mapping[str, str | bytes]) -> list[str | bytes]:
+def flatten_entry(entry: Mapping[str, str | bytes]) -> list[str | bytes]:
+    """The fields of a stream's entry: name, value, name, value, … Raises InvalidOption."""
     if not 1 <= len(entry) <= _MOST_FIELDS:
         raise InvalidOption("entry", len(entry), rule=f"must have 1 to {_MOST_FIELDS} fields")
     return [word for field in entry.items() for word in field]

@@ -132,6 +132,7 @@ class Store:
         """Check the servers once, at the beginning. Those that do not answer are probed until they
         do, and so, if *tolerant*, are unfit ones. Otherwise raises what `check` raises of these.
         """
+        self.calls.open()
         try:
             await self.calls.check()
         except ServerError as error:

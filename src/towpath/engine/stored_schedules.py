@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, cast
@@ -9,11 +10,15 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from towpath.clock import instant, milliseconds
-from towpath.engine.firings import LastFiring, QueueSchedules, last_firing
 from towpath.engine.model import FIELDS, JobOptions
 from towpath.engine.schedule import Cron, Every, Missed, NamedSchedule, Schedule, described
 from towpath.errors import InvalidName, InvalidOption
 from towpath.ids import QueueName
+
+_NOT_YET_FIRED = ", not fired yet"
+_FIRED_FOR = re.compile(", fired for ([0-9]+)$")
+"""What is stored behind the text of a schedule that was seen but not fired yet, or of one whose
+last firings were skipped. Older releases, which do not know these endings, show them as text."""
 
 
 class ScheduleSource(StrEnum):
@@ -112,6 +117,40 @@ def _read_option(name: str, kept: int | str) -> Any:
     return FIELDS[name].kind.read(kept.encode() if isinstance(kept, str) else kept)
 
 
+class LastFiring(msgspec.Struct, frozen=True):
+    """What a queue has stored about the firings of one schedule."""
+
+    at: datetime
+    """The instant up to which firings are done or skipped; at first, when it was first seen."""
+    about: str
+    """The schedule as text, as the last process that fired it declares it."""
+    fired: bool = True
+    """Whether it was ever fired."""
+    fired_for: datetime | None = None
+    """The time of its last firing, if firings were skipped after it."""
+
+    @property
+    def last(self) -> datetime | None:
+        """The instant of its last firing; None if there was none."""
+        return (self.fired_for or self.at) if self.fired else None
+
+
+class QueueSchedules(msgspec.Struct, frozen=True):
+    """The schedules of a queue at one moment."""
+
+    now: datetime
+    """The clock of Redis at that moment, which decides whether a firing is due."""
+    last: dict[str, LastFiring]
+    """The last firings, by the name of the schedule."""
+    unreadable: frozenset[str] = frozenset()
+    """Names whose entries this release can't read."""
+    change: str = ""
+    """The name of the last change of the schedules that are stored in the queue."""
+    plans: dict[str, bytes] = {}
+    """The stored schedules by name: version and definition. Empty if the caller knows the last
+    change already."""
+
+
 class Stored(NamedTuple):
     """A stored schedule, ready to be fired."""
 
@@ -130,6 +169,18 @@ def stored(queue: str, name: str, value: bytes, payload: bytes = b"") -> Stored:
         return Stored(version, plan.work(queue, name, payload), plan.paused, plan.size)
     except (msgspec.MsgspecError, ValueError, InvalidOption, InvalidName, OverflowError):
         return Stored(version, None)  # only a newer release can read it, or it is damaged
+
+
+def last_firing(value: bytes) -> LastFiring:
+    """Decodes the stored firing of a schedule. Raises ValueError, OverflowError if this release
+    can't read it.
+    """
+    ms, _, about = value.partition(b" ")
+    at, text = instant(int(ms)), about.decode(errors="replace")
+    if found := _FIRED_FOR.search(text):
+        return LastFiring(at, text[: found.start()], fired_for=instant(int(found[1])))
+    words = text.removesuffix(_NOT_YET_FIRED)
+    return LastFiring(at, words, fired=words == text)
 
 
 def seen_firing(value: bytes | None) -> LastFiring | None:

@@ -37,14 +37,10 @@ from towpath.engine.cluster import Cluster
 from towpath.engine.connection import Place
 from towpath.engine.keys import keys_of, recall_key
 from towpath.engine.resp import TROUBLE
+from towpath.engine.store import Store
 from towpath.errors import TowpathError
 from towpath.ids import QueueName
 from towpath.supervise import detached
-
-Command = Callable[..., Awaitable[Any]]
-"""Sends a plain command that may be repeated. Raises ServerError."""
-CallFor = Callable[[QueueName, str], Awaitable[Any]]
-"""Pushes a wake-up for a selector of a queue. Raises ServerError."""
 
 WAIT_CAP, CHECKED_CAP = seconds(5), seconds(60)
 """How long a waiter waits at most without looking for work itself: with a read of its own, and with
@@ -79,9 +75,9 @@ _CHECK_ANSWER_S = 5.0
 class Waker:
     """Wakes callers that wait for work."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, command: Command, call_for: CallFor) -> None:
-        self._cluster, self._clock, self._call_for = cluster, clock, call_for
-        self._pushes = _Pushes(command)
+    def __init__(self, cluster: Cluster, clock: Clock, store: Store) -> None:
+        self._cluster, self._clock = cluster, clock
+        self._pushes = _Pushes(store)
         self._own: list[_Listener] = []
         self._shared: list[_Listener] = []
         self._unread = Waiters()
@@ -189,12 +185,12 @@ class Waker:
             self._pushes,
             keys.recall(secrets.token_hex(8)),
             key_of=keys.wakes,
-            give_back=lambda selector: self._pushes.send(self._call_for(queue, selector)),
+            give_back=lambda selector: self._pushes.push_for_selector(queue, selector),
         )
 
     def _hand_on_selector(self, queue: QueueName, selector: str) -> None:
         if not self._selector_listeners[queue].waiters.call_one(selector):
-            self._pushes.send(self._call_for(queue, selector))
+            self._pushes.push_for_selector(queue, selector)
 
     def hand_on(self, queue: QueueName) -> None:
         """Pass on a wake-up whose caller went away without looking, or can't take a job."""
@@ -331,17 +327,21 @@ class _Pushes:
     They do not use a listener's connection, which may be blocked.
     """
 
-    def __init__(self, command: Command) -> None:
-        self._command = command
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._under_way: set[asyncio.Task[None]] = set()
 
     def push(self, key: str, *, keep_ms: int | None = None) -> None:
         """Push a wake-up to the list *key*, in a task. A lost one costs a waiter some seconds."""
-        self.send(self._push_wakeup(key, keep_ms))
+        self._send(self._push_wakeup(key, keep_ms))
 
-    def send(self, sending: Awaitable[Any]) -> None:
+    def push_for_selector(self, queue: QueueName, selector: str) -> None:
+        """Push a wake-up to the waiters for *selector*, in a task, if *queue* has a job for it."""
+        self._send(self._store.plain("wake", queue, selector))
+
+    def _send(self, sending: Awaitable[Any]) -> None:
         """Await *sending* in a task. Its errors are ignored: the wake-up is then lost."""
-        task = detached("token for who waits", _ignore_errors(sending))
+        task = detached("wake-up for a waiter", _ignore_errors(sending))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
@@ -353,9 +353,9 @@ class _Pushes:
             await asyncio.gather(*under_way, return_exceptions=True)
 
     async def _push_wakeup(self, key: str, keep_ms: int | None) -> None:
-        await self._command("RPUSH", key, "1")
+        await self._store.command("RPUSH", key, "1")
         if keep_ms is not None:
-            await self._command("PEXPIRE", key, keep_ms)
+            await self._store.command("PEXPIRE", key, keep_ms)
 
 
 async def _ignore_errors(sending: Awaitable[Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -131,7 +131,7 @@ class WorkerSurvey(NamedTuple):
 class Workers:
     """The live workers of a deployment: `engine.workers`."""
 
-    def __init__(self, record: Callable[[], SpaceRecord]) -> None:
+    def __init__(self, record: SpaceRecord) -> None:
         self._record = record
 
     async def report(
@@ -152,7 +152,7 @@ class Workers:
             handlers=None if report.handlers is None else list(report.handlers[:HANDLERS_SHOWN]),
             jobs=sorted(report.jobs, key=lambda job: job.since_ms)[:JOBS_SHOWN],
         )
-        answer = await self._record().run(
+        answer = await self._record.run(
             "report_worker",
             worker=worker_name(worker),
             about=msgspec.json.encode(few).decode(),
@@ -164,7 +164,7 @@ class Workers:
 
     async def remove(self, worker: str) -> None:
         """Report that the worker has ended: it is not listed any more."""
-        await self._record().run("remove_worker", worker=worker_name(worker))
+        await self._record.run("remove_worker", worker=worker_name(worker))
 
     async def list(self) -> list[LiveWorker]:
         """The live workers, by name; at most 1,000. Leaves out what this release cannot read."""
@@ -172,7 +172,7 @@ class Workers:
 
     async def survey(self) -> WorkerSurvey:
         """The live workers, and whether the list is complete. One round trip."""
-        flat: list[Any] = await self._record().read("list_workers", most=SHOWN_MOST)
+        flat: list[Any] = await self._record.read("list_workers", most=SHOWN_MOST)
         found: list[LiveWorker] = []
         for name, stored in zip(flat[::2], flat[1::2], strict=True):
             since, _, about = stored.partition(b" ")

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -38,6 +38,7 @@ from towpath.engine.model import (
     Settlement,
     Submitted,
 )
+from towpath.engine.port import Port
 from towpath.engine.record import STATES
 from towpath.engine.schedules import Schedules
 from towpath.engine.states import State
@@ -319,8 +320,8 @@ class WatchedEngine(Engine):
     """The engine of an app on a bench: it notes what it submits and settles."""
 
     def __init__(self, notes: _Notes, url: str, **options: Any) -> None:
-        super().__init__(url, **options)
         self._notes = notes
+        super().__init__(url, **options)
 
     async def submit(self, queue: str, payload: bytes, **options: Any) -> Submitted:
         answer = await super().submit(queue, payload, **options)
@@ -335,11 +336,10 @@ class WatchedEngine(Engine):
         self._notes.note_submits(queue, wanted, answers)
         return answers
 
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        self.schedules = _WatchedSchedules(self._store, self.schedule_index, self.queues.list)
+    def _build(self, port: Port) -> None:
+        super()._build(port)
+        self.schedules = _WatchedSchedules(self._store, self.schedules.index, self.queues)
         self.schedules.notes = self._notes
-        return self
 
     async def exchange(
         self, queue: str, settlements: Sequence[Settlement], **how: Any

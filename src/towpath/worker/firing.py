@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from towpath.clock import ZERO, Clock, Duration, minutes, seconds
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
-from towpath.engine.firings import QueueSchedules
 from towpath.engine.schedule import NamedSchedule, due
-from towpath.engine.stored_schedules import Stored, stored
+from towpath.engine.stored_schedules import QueueSchedules, Stored, stored
 from towpath.errors import (
     EngineClosed,
     FiringTaken,

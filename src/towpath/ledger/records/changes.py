@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, delete, func, select, update
 from sqlalchemy.engine import Connection, RowMapping
 
-from towpath.engine.change import BY_DELAY
+from towpath.engine.codec import BY_DELAY
 from towpath.errors import NotOwned
 from towpath.ledger.database.bulk import has_arrays
 from towpath.ledger.database.schema import jobs, now_ms

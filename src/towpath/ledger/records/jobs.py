@@ -17,8 +17,8 @@ from sqlalchemy import delete, select
 from sqlalchemy.engine import Connection
 
 from towpath.clock import DurationLike, days, duration_ms, seconds
-from towpath.engine.change import when
 from towpath.engine.check import integer
+from towpath.engine.codec import due_or_delay
 from towpath.engine.model import JobRef, Lease
 from towpath.engine.options import QueueOptions
 from towpath.errors import InvalidOption, ServerError
@@ -211,7 +211,8 @@ class Jobs:
         nothing. Attempts and the place in the lane do not change. Raises RecordNotFound, and
         RecordNotWaiting if it runs or has ended.
         """
-        ref, at, queued = (queue_name(queue), job_id(id)), when(due, delay), bool(self.relay)
+        ref, at = (queue_name(queue), job_id(id)), due_or_delay(due, delay)
+        queued = bool(self.relay)
         rows = await self._ledger.decide(
             lambda connection: move(connection, *ref, *at, queued=queued)
         )
