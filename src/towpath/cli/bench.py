@@ -32,14 +32,14 @@ async def bench(
     ] = 10_000,
     batch: Annotated[int, typer.Option(min=1, max=500, help="How many jobs per batch.")] = 100,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Allow a server on another machine.")
+        bool, typer.Option("--yes", "-y", help="Allow a Redis on another machine.")
     ] = False,
 ) -> None:
-    """Measure the speed of the server, from this machine.
+    """Measure the speed of Redis, from this machine.
 
     Submits, claims and completes empty jobs in a queue of its own, which is deleted afterwards.
     One process makes one call after the other, with leases and tokens like a worker; it runs no
-    handlers. A server on another machine may be in use: for this, pass --yes.
+    handlers. A Redis on another machine may be in use: for this, pass --yes.
     """
     from towpath.engine.scratch import scratch_queue  # noqa: PLC0415 -- slow to import
 

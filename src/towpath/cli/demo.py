@@ -50,11 +50,11 @@ async def demo(
     keep: Keep = False,
     plant_loss: PlantLoss = False,
 ) -> None:
-    """Run five applications under load, kill a worker and the store, count what was kept.
+    """Run five applications under load, kill a worker and Redis, count what was kept.
 
-    Starts a server with its own store and database in a temporary folder, two worker processes and
+    Starts a server with its own Redis and database in a temporary folder, two worker processes and
     a fake GitHub; needs no network. Users chat, set timers, send files, open pull requests and
-    issues; agents take the issues. Meanwhile a worker and the store are killed. At the end
+    issues; agents take the issues. Meanwhile a worker and Redis are killed. At the end
     everything is counted. Exit code 1 if anything was lost, done twice or out of order.
     """
     require_server()
@@ -91,7 +91,7 @@ def _show_rows(session: Session, rows: list[Row]) -> None:
     session.out.answers(COLUMNS, rows, shown, Row.described, none="nothing was done")
     kept = all(row.kept for row in rows)
     words = "nothing was lost, done twice or out of order" if kept else "not everything was kept"
-    session.out.note(f"{words}; a worker and the store were killed meanwhile")
+    session.out.note(f"{words}; a worker and Redis were killed meanwhile")
 
 
 def register(towpath: typer.Typer) -> None:

@@ -29,7 +29,7 @@ async def doctor(
     *,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as failures.")] = False,
 ) -> None:
-    """Check the server and say what to fix.
+    """Check Redis and say what to fix.
 
     Checks version, durability, eviction, replicas, clock, scripts, memory, round trips and
     writing; then the queues, the database, the applications and the keys of earlier releases. Each

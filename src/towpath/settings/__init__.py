@@ -64,21 +64,21 @@ class Core(Options, frozen=True, kw_only=True):
     """The settings that every installation has; a field with its own options is a group."""
 
     url: Annotated[Secret, FieldInfo(also=("REDIS_URL",))] = "redis://localhost:6379"
-    """URL of the server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://."""
+    """URL of Redis or Valkey: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://."""
     username: str | None = None
-    """User name for the server; overrides the one in the URL."""
+    """User name for Redis; overrides the one in the URL."""
     password: Secret | None = None
-    """Password for the server; overrides the one in the URL."""
+    """Password for Redis; overrides the one in the URL."""
     tls: Tls = Tls()
     database: Annotated[Secret | None, FieldInfo(also=("DATABASE_URL",))] = None
     """URL of the ledger: sqlite:///path/to/file.db or postgresql://user@host/name."""
     durability: Annotated[str | None, FieldInfo(read=_durability)] = None
-    """The server's durability class, if it does not report one: memory, second, disk."""
+    """The durability class of Redis, if it does not report one: memory, second, disk."""
     timeout: Duration = seconds(5)
-    """How long a command waits for the server; workers wait without a limit."""
+    """How long a command waits for Redis; workers wait without a limit."""
     submit_timeout: Duration = GIVE_UP_AFTER
-    """How long a submit, or another call of an app `Towpath()`, waits for the server. After one
-    such wait, calls fail at once until the server answers. `towpath worker` ignores it."""
+    """How long a submit, or another call of an app `Towpath()`, waits for Redis. After one such
+    wait, calls fail at once until Redis answers. `towpath worker` ignores it."""
     host: str = "127.0.0.1"
     """Address the HTTP server listens on; 0.0.0.0 = all interfaces."""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080

@@ -271,8 +271,8 @@ class DirectRoute(BodyRoute):
     the response itself.
 
     FastAPI describes the route in OpenAPI, but does not call it: collecting parameters of every
-    kind takes longer than the rest of a small request. Raises TypeError for a function with other
-    parameters.
+    kind takes longer than the rest of a small request (70 µs instead of 24 for a message). Raises
+    TypeError for a function with other parameters.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -265,5 +265,5 @@ _MEANINGS = {
     416: "The range is outside of the content.",
     422: "A value is not valid.",
     429: "Too many requests, or the queue is full: see Retry-After.",
-    503: "The store is unreachable or full: see Retry-After.",
+    503: "Redis or the database is unreachable or full: see Retry-After.",
 }

@@ -333,10 +333,10 @@ class BodyGaveWay(BudgetFull):
 
 
 class QuotaReached(UploadError):
-    """This key has reached its limit of unfinished uploads; nothing was started."""
+    """The owner of this key has the maximum of unfinished uploads; nothing was started."""
 
     code = "quota_reached"
-    remedy = "Finish or abort uploads of this key, or raise uploads.open_per_key or bytes_per_key."
+    remedy = "Finish or abort uploads of the owner, or raise uploads.open_per_key or bytes_per_key."
     retry = RetryAdvice.LATER
 
     def __init__(self, what: str) -> None:

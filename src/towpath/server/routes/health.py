@@ -108,9 +108,9 @@ class ReadyOut(Answer):
     ready: bool
     """Whether every part works."""
     status: Literal["ready", "degraded", "down"]
-    """`ready`: every part works. `degraded`: some part does not; without the store, jobs with a
-    record are still accepted, and without the ledger, recently used keys stay valid. `down`: no
-    part works."""
+    """`ready`: every part works. `degraded`: some part does not; without Redis, jobs with a record
+    are still accepted, and without the database, recently used keys stay valid. `down`: no part
+    works."""
     parts: dict[str, PartOut]
     """`store` (Redis or Valkey), `ledger` (the database), and each application that has a check.
     Background tasks, such as the relay, appear only while they do not run."""

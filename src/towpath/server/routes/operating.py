@@ -38,7 +38,7 @@ class FindingOut(Answer):
     model_config = example(
         check="durability",
         verdict="warn",
-        found="memory: all data is lost when the server ends",
+        found="memory: all data is lost when Redis ends",
         do="Set `appendonly yes`; add `appendfsync always` if not even a second may be lost.",
     )
 
@@ -51,21 +51,21 @@ class FindingOut(Answer):
     do: str | None = None
     """What to do about it; null if all is well."""
     server: str | None = None
-    """The server that it is about, if there are several."""
+    """The Redis server that it is about, if there are several."""
 
 
 class FindingsOut(Answer):
     """The results of all checks."""
 
     durability: str | None = None
-    """What survives a crash of the store: memory, second or disk. Null if the store does not tell,
-    or may evict jobs."""
+    """What survives a crash of Redis: memory, second or disk. Null if Redis does not report it, or
+    may evict jobs."""
     findings: list[FindingOut]
 
 
 @router.get("/doctor", response_model=FindingsOut, responses=documented())
 async def doctor(request: Request, engine: TheEngine, key: CanRead) -> FindingsOut:
-    """Check the store and say what to fix, like `towpath doctor`.
+    """Check Redis and say what to fix, like `towpath doctor`.
 
     Needs a key for all queues.
     """
