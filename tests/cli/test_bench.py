@@ -4,7 +4,7 @@ from tests.cli.command import Command
 from towpath.embedded import EmbeddedServer
 
 
-def test_every_step_is_measured_and_the_queue_is_taken_away(
+def test_every_step_is_measured_and_the_queue_is_deleted(
     towpath: Command, server: EmbeddedServer
 ) -> None:
     ran = towpath("bench", "--jobs", "1000", "--json")
@@ -21,7 +21,7 @@ def test_every_step_is_measured_and_the_queue_is_taken_away(
     assert [key for key in left if b":call:" not in bytes(str(key), "utf-8")] == []
 
 
-def test_a_server_elsewhere_is_left_alone_without_a_yes(towpath: Command) -> None:
+def test_a_redis_on_another_machine_is_not_used_without_yes(towpath: Command) -> None:
     ran = towpath("bench", "--json", TOWPATH_URL="redis://queue.example:6379")
     assert (ran.code, ran.refusal["refused"]) == (2, "not_confirmed")
     assert "queue.example" in ran.refusal["message"]

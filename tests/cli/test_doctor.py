@@ -98,7 +98,7 @@ def test_a_queue_of_another_layout_is_not_taken_for_a_missing_one(
     assert server.ask("HLEN", meta) == 3
 
 
-async def test_a_fit_server_is_named_check_by_check(towpath: Command, engine: Engine) -> None:
+async def test_a_fit_redis_is_reported_check_by_check(towpath: Command, engine: Engine) -> None:
     await bury(engine, "mails", "m-1")
     ran = towpath("doctor", "--json")
     told = by_check(ran)
@@ -125,7 +125,7 @@ def unfit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
         yield server
 
 
-def test_an_unfit_server_is_refused_with_what_to_do(unfit: EmbeddedServer, tmp_path: Path) -> None:
+def test_an_unfit_redis_is_reported_with_what_to_do(unfit: EmbeddedServer, tmp_path: Path) -> None:
     towpath = Command(unfit.url, tmp_path)
     ran = towpath("doctor")
     assert ran.code == 1
@@ -153,7 +153,7 @@ def test_missing_permissions_are_found_and_the_password_is_not_shown(
     assert CANARY not in ran.out + ran.err + wrong.out + wrong.err
 
 
-def test_a_server_that_is_away_ends_with_try_again_later(towpath: Command) -> None:
+def test_an_unreachable_redis_exits_with_try_again_later(towpath: Command) -> None:
     url = f"redis://anna:{CANARY}@127.0.0.1:1"
     for verb in ("doctor", "queues"):
         ran = towpath(verb, "--timeout", "200ms", TOWPATH_URL=url)
@@ -162,7 +162,7 @@ def test_a_server_that_is_away_ends_with_try_again_later(towpath: Command) -> No
         assert CANARY not in ran.err
 
 
-def test_a_cluster_is_looked_at_node_by_node(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+def test_a_cluster_is_checked_node_by_node(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     ran = Command(cluster.url, tmp_path)("doctor", "--json", "--timeout", "60s")
     assert ran.code == 0
     servers = {finding["server"] for finding in ran.objects if finding["check"] == "scripts"}
@@ -220,7 +220,7 @@ VERDICTS: list[tuple[str, dict[str, Any], Grade]] = [
 
 
 @pytest.mark.parametrize(("check", "facts", "verdict"), VERDICTS)
-def test_a_fact_gets_its_verdict(check: str, facts: dict[str, Any], verdict: Grade) -> None:
+def test_a_fact_is_graded(check: str, facts: dict[str, Any], verdict: Grade) -> None:
     found = judged(check, **facts)
     assert found.verdict is verdict
     assert bool(found.do) == (verdict is not Grade.OK)

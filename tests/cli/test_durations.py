@@ -46,5 +46,5 @@ def test_durations_without_a_unit_or_sense_are_refused_by_name(text: str) -> Non
         (days(9), "9.0 d"),
     ],
 )
-def test_durations_are_shown_at_a_glance(duration: Duration, text: str) -> None:
+def test_durations_are_shown_in_a_short_form(duration: Duration, text: str) -> None:
     assert readable(duration) == text

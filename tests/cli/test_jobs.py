@@ -32,7 +32,7 @@ class TestListing:
             "a/later/delayed", "a/dead-1/dead", "b/r-0/ready", "b/r-1/ready", "b/r-2/ready",
         ]  # fmt: skip
 
-    async def test_shows_what_a_person_wants_to_know(
+    async def test_shows_a_table_with_one_line_per_job(
         self, towpath: Command, engine: Engine
     ) -> None:
         await bury(engine, "mails", "m-1", reason="line one\nline \x1b[31mtwo [bold]x[/bold]")
@@ -45,7 +45,7 @@ class TestListing:
         assert line.split()[:3] == ["mails/m-1", "dead", "100"]
         assert line.endswith(r"line one line \x1b[31mtwo [bold]x[/bold]")
 
-    async def test_of_one_lane_has_its_head_and_who_waits(
+    async def test_of_a_lane_shows_its_head_and_the_waiting_jobs(
         self, towpath: Command, engine: Engine
     ) -> None:
         for id, lane in (("a1", "anna"), ("b1", "ben"), ("a2", "anna"), ("a3", "anna")):
@@ -105,7 +105,7 @@ class TestShowing:
             ("w0", "no disk 0"), ("w1", "no disk 1"),
         ]  # fmt: skip
 
-    async def test_asks_which_where_an_id_is_in_several_queues(
+    async def test_asks_for_the_queue_if_an_id_is_in_several(
         self, towpath: Command, engine: Engine
     ) -> None:
         for queue in ("a", "b"):
@@ -125,7 +125,7 @@ class TestShowing:
 
 
 class TestChanging:
-    async def test_cancel_ends_what_waits_and_asks_what_runs_to_stop(
+    async def test_cancel_ends_waiting_jobs_and_asks_running_ones_to_stop(
         self, towpath: Command, engine: Engine
     ) -> None:
         await engine.queues.configure("mails", KEEPING)
@@ -141,7 +141,7 @@ class TestChanging:
         assert (told["state"], told["cancel_requested"]) == ("leased", True)
         assert (await engine.inspect.job(job_ref("mails", "runs"))).cancel_requested
 
-    async def test_several_jobs_changes_all_it_can_and_ends_with_the_first_refusal(
+    async def test_several_jobs_continues_after_a_refusal_and_exits_with_the_first_one(
         self, towpath: Command, engine: Engine
     ) -> None:
         await bury(engine, "mails", "dead")
@@ -150,7 +150,7 @@ class TestChanging:
         assert (ran.code, ran.out) == (5, "mails/dead  ready\n")
         assert ran.err.index("job_not_found") < ran.err.index("job_not_dead")
 
-    async def test_retry_is_for_dead_jobs(self, towpath: Command, engine: Engine) -> None:
+    async def test_retry_accepts_only_dead_jobs(self, towpath: Command, engine: Engine) -> None:
         await bury(engine, "mails", "m-1")
         assert towpath("jobs", "retry", "m-1", "--json").object == {
             "queue": "mails", "id": "m-1", "state": "ready",
@@ -178,7 +178,7 @@ class TestChanging:
 
 
 class TestMoving:
-    async def test_gives_jobs_another_time(self, towpath: Command, engine: Engine) -> None:
+    async def test_gives_jobs_another_due_time(self, towpath: Command, engine: Engine) -> None:
         await engine.submit("mails", b"1", id="a", delay=hours(1))
         await engine.submit("mails", b"1", id="b")
         ran = towpath("jobs", "move", "mails/a", "mails/b", "--delay", "10m", "--json")
@@ -189,7 +189,7 @@ class TestMoving:
         assert past.out.split() == ["mails/a", "ready"]
         assert await engine.inspect.state(job_ref("mails", "a")) is State.READY
 
-    async def test_refuses_what_does_not_wait(self, towpath: Command, engine: Engine) -> None:
+    async def test_refuses_jobs_that_do_not_wait(self, towpath: Command, engine: Engine) -> None:
         await engine.submit("mails", b"1", id="a")
         await engine.claim("mails", worker="w", lease=seconds(60))
         ran = towpath("jobs", "move", "mails/a", "--delay", "10m", "--json")
@@ -209,7 +209,7 @@ class TestMoving:
         ],
         ids=str,
     )
-    async def test_refuses_what_is_no_time(
+    async def test_refuses_an_invalid_time(
         self, towpath: Command, engine: Engine, when: list[str]
     ) -> None:
         await engine.submit("mails", b"1", id="a")
@@ -218,7 +218,7 @@ class TestMoving:
 
 
 class TestCancellingMany:
-    async def test_goes_by_state_handler_lane_and_age(
+    async def test_selects_by_state_handler_lane_and_age(
         self, towpath: Command, engine: Engine
     ) -> None:
         mails = [new_job(b"1", headers={"handler": "mail"}) for _ in range(2)]
@@ -239,7 +239,7 @@ class TestCancellingMany:
         assert cancelled("--lane", "ann", "--state", "waiting") == {"waiting": 1}
         assert cancelled("--all") == {"delayed": 1, "ready": 1}
 
-    async def test_asks_running_ones_to_stop(self, towpath: Command, engine: Engine) -> None:
+    async def test_asks_running_jobs_to_stop(self, towpath: Command, engine: Engine) -> None:
         await engine.submit("mails", b"1", id="runs")
         await engine.claim("mails", worker="w1", lease=seconds(60))
         ran = towpath("jobs", "cancel", "--queue", "mails", "--state", "leased", "--yes", "--json")
@@ -257,7 +257,7 @@ class TestCancellingMany:
             (("--queue", "mail", "--all"), 5),
         ],
     )
-    async def test_needs_to_know_which(
+    async def test_refuses_an_unclear_selection(
         self, towpath: Command, engine: Engine, words: tuple[str, ...], code: int
     ) -> None:
         await engine.submit("mails", b"1", id="a")
@@ -265,7 +265,9 @@ class TestCancellingMany:
         assert (await engine.inspect.counts("mails")).ready == 1
 
 
-async def test_a_mistyped_queue_is_guessed(towpath: Command, engine: Engine) -> None:
+async def test_a_mistyped_queue_is_answered_with_the_nearest_name(
+    towpath: Command, engine: Engine
+) -> None:
     await engine.submit("mails", b"1", id="a")
     ran = towpath("jobs", "show", "mial/a", "--json")
     assert (ran.code, ran.refusal["refused"]) == (5, "job_not_found")

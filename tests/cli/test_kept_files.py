@@ -61,12 +61,14 @@ class TestAWriteThatDoesNotEnd:
 
 class TestAFile:
     @every_maker
-    def test_is_its_owners_alone(self, name: str, tmp_path: Path) -> None:
+    def test_can_be_read_by_its_owner_only(self, name: str, tmp_path: Path) -> None:
         assert make(tmp_path / name, trouble="import os; os.umask(0)") == 0
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
         assert [path.name for path in tmp_path.iterdir()] == [name]
 
-    def test_that_several_make_at_once_is_the_same_for_all(self, tmp_path: Path) -> None:
+    def test_that_several_processes_create_at_once_is_the_same_for_all(
+        self, tmp_path: Path
+    ) -> None:
         path, start = tmp_path / "signing.secret", threading.Barrier(8)
         secrets: list[str] = []
 
@@ -81,13 +83,13 @@ class TestAFile:
             thread.join()
         assert secrets == [path.read_text()] * 8
 
-    def test_of_every_kind_is_its_owners_alone(self, tmp_path: Path) -> None:
+    def test_of_every_kind_can_be_read_by_its_owner_only(self, tmp_path: Path) -> None:
         kept_secret(tmp_path / "signing.secret")
         kept_keys(tmp_path / "s3.json")
         Home(tmp_path).write_config("port 7")
         assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
-    def test_is_written_in_one_way_only(self) -> None:
+    def test_is_written_by_one_function_only(self) -> None:
         writing = re.compile(r"""\.write_(text|bytes)\(|open\([^)]*["'][wx+]""")
         package = ROOT / "src" / "towpath"
         found = [path for path in package.rglob("*.py") if writing.search(path.read_text())]

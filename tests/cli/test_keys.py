@@ -35,7 +35,7 @@ def made(ran: Ran) -> str:
 
 
 class TestMigrate:
-    def test_makes_the_schema_and_says_so(self, towpath: Command) -> None:
+    def test_creates_the_schema_and_reports_it(self, towpath: Command) -> None:
         where = f"sqlite:///{towpath.directory}/ledger.db"
         first = towpath("migrate", "--database", where)
         assert first.code == 0, first.err
@@ -50,7 +50,7 @@ class TestMigrate:
         assert ran.code == 2
         assert "DATABASE_URL" in ran.refusal["message"]
 
-    def test_says_when_the_database_is_away(self, towpath: Command) -> None:
+    def test_reports_an_unreachable_database(self, towpath: Command) -> None:
         where = f"postgresql://anna:canary@/jobs?host={towpath.directory}"
         ran = towpath("migrate", "--json", DATABASE_URL=where)
         assert (ran.code, ran.refusal["refused"]) == (75, "ledger_unreachable")
@@ -70,7 +70,7 @@ class TestKeys:
         assert (told["name"], told["state"]) == ("shop", "live")
         assert (told["scopes"], told["queues"]) == (["submit"], ["mails*"])
 
-    def test_create_takes_several_scopes_and_an_end(self, keys: Command) -> None:
+    def test_create_takes_several_scopes_and_an_expiry(self, keys: Command) -> None:
         words = ("--scope", "work", "--scope", "read", "--expires", "90d", "--json")
         told = keys("keys", "create", "build-3", *words).object
         assert told["scopes"] == ["read", "work"]
@@ -87,7 +87,7 @@ class TestKeys:
             assert keys("keys", "create", *words).code == 2
         assert keys("keys", "list", "--json").objects == []
 
-    def test_are_those_of_the_data_directory_where_no_database_is_named(
+    def test_are_those_of_the_data_directory_if_no_database_is_named(
         self, towpath: Command
     ) -> None:
         """What `towpath up` has made is found without more words."""
@@ -117,7 +117,7 @@ class TestKeys:
         assert "the shop" in keys("keys", "list").out
 
     @pytest.mark.parametrize("owner", ["", "  ", "a\nb", "x" * 101])
-    def test_create_is_refused_for_what_is_no_owner(self, keys: Command, owner: str) -> None:
+    def test_create_refuses_an_invalid_owner(self, keys: Command, owner: str) -> None:
         assert keys("keys", "create", "shop", "--scope", "read", "--owner", owner).code == 2
 
     def test_rotate_replaces_a_key_by_one_of_the_same_owner(self, keys: Command) -> None:
@@ -137,9 +137,7 @@ class TestKeys:
         states = {key["key"]: key["state"] for key in keys("keys", "list", "--json").objects}
         assert states == {old: "revoked", told["key"]: "live"}
 
-    def test_rotate_is_refused_for_a_key_that_is_not_there_or_has_ended(
-        self, keys: Command
-    ) -> None:
+    def test_rotate_refuses_an_unknown_or_ended_key(self, keys: Command) -> None:
         ran = keys("keys", "rotate", "nowhere", "--json")
         assert (ran.code, ran.refusal["refused"]) == (5, "key_not_found")
         id = made(keys("keys", "create", "shop", "--scope", "submit"))
@@ -155,7 +153,7 @@ class TestKeys:
         assert told["state"] == "revoked"
         assert told["revoked_at"]
 
-    def test_revoke_is_refused_for_a_key_that_is_not_there(self, keys: Command) -> None:
+    def test_revoke_refuses_an_unknown_key(self, keys: Command) -> None:
         ran = keys("keys", "revoke", "nowhere", "--json")
         assert (ran.code, ran.refusal["refused"]) == (5, "key_not_found")
 

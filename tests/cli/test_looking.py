@@ -31,12 +31,14 @@ class TestExplain:
         assert re.fullmatch(f"mails/later: {said}", towpath("explain", "later").out)
         assert re.search(f"why +{said}", towpath("jobs", "show", "later").out)
 
-    def test_of_a_job_that_is_nowhere_is_not_found(self, towpath: Command) -> None:
+    def test_of_an_unknown_job_is_not_found(self, towpath: Command) -> None:
         assert towpath("explain", "nowhere").code == 5
 
 
 class TestPause:
-    async def test_stops_and_starts_the_handing_out(self, towpath: Command, engine: Engine) -> None:
+    async def test_stops_claims_until_the_queue_is_resumed(
+        self, towpath: Command, engine: Engine
+    ) -> None:
         for queue in ("mails", "reports"):
             await engine.submit(queue, b"1")
         assert towpath("pause", "mails", "reports").out == "mails  paused\nreports  paused\n"
@@ -54,7 +56,9 @@ class TestPause:
 
 
 class TestLanes:
-    async def test_a_parked_lane_is_let_go_on(self, towpath: Command, engine: Engine) -> None:
+    async def test_a_parked_lane_continues_after_drop(
+        self, towpath: Command, engine: Engine
+    ) -> None:
         await engine.queues.configure("mails", QueueOptions(lanes=LanePolicy.PARK))
         for id in ("head", "next"):
             await engine.submit("mails", b"1", id=id, lane="anna")
@@ -79,7 +83,7 @@ class TestTop:
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end().code == 0
 
-    async def test_gives_one_look_to_scripts(self, towpath: Command, engine: Engine) -> None:
+    async def test_prints_one_table_to_scripts(self, towpath: Command, engine: Engine) -> None:
         await engine.submit("mails", b"1")
         header, line = towpath("top", "--every", "20ms").out.splitlines()
         assert header.split()[-3:] == ["IN/S", "DONE/S", "FAILED/S"]
@@ -88,7 +92,7 @@ class TestTop:
         assert (told["queue"], told["submitted_per_second"]) == ("mails", 0)
 
 
-def test_beside_the_data_of_up_a_refusal_names_its_server(towpath: Command) -> None:
+def test_a_refusal_names_the_redis_of_towpath_up_that_runs_here(towpath: Command) -> None:
     """Where nobody said which server, and none is at the usual address."""
     with socket.socket() as probe:
         if probe.connect_ex(("localhost", 6379)) == 0:

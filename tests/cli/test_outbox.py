@@ -73,7 +73,7 @@ class TestCounting:
         assert (ran.code, ran.out) == (0, "")
         assert ran.err
 
-    def test_wants_a_database(self, towpath: Command) -> None:
+    def test_needs_a_database(self, towpath: Command) -> None:
         ran = towpath("outbox", "--json")
         assert (ran.code, ran.refusal["refused"]) == (2, "invalid_option")
         assert "DATABASE_URL" in ran.refusal["message"]

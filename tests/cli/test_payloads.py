@@ -18,7 +18,7 @@ from towpath.cli.listing import content
         (b"\xff\x00", {"payload_base64": "/wA="}),
     ],
 )
-def test_payloads_are_values_or_texts_or_bytes(
+def test_payloads_are_shown_as_values_texts_or_bytes(
     body: bytes | None, shown: dict[str, object]
 ) -> None:
     assert content("payload", body) == shown

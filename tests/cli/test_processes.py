@@ -89,7 +89,7 @@ async def pids(engine: Engine) -> dict[str, int]:
 
 
 class TestSeveralProcesses:
-    async def test_one_that_is_killed_is_started_again(
+    async def test_restart_one_that_is_killed(
         self, workers: WorkerProcesses, engine: Engine, towpath: Command
     ) -> None:
         """It is said; listings show each; a signal ends all of them."""
@@ -126,7 +126,7 @@ class TestSeveralProcesses:
         assert workers.ended() == 0
         assert (await engine.inspect.job(job)).result == b'"packed"'
 
-    async def test_ctrl_c_in_a_terminal_is_heard_once(
+    async def test_ctrl_c_in_a_terminal_counts_as_one_signal(
         self, towpath: Command, engine: Engine, tmp_path: Path
     ) -> None:
         """A terminal sends it to the whole group: what runs finishes all the same."""
@@ -146,7 +146,7 @@ class TestSeveralProcesses:
         assert (await engine.inspect.job(job)).result == b'"packed"'
         assert "job.released" not in [line.get("event") for line in workers.said]
 
-    async def test_a_second_signal_gives_running_jobs_back_at_once(
+    async def test_a_second_signal_releases_running_jobs_at_once(
         self, workers: WorkerProcesses, engine: Engine, tmp_path: Path
     ) -> None:
         payload = json.dumps(str(tmp_path / "door")).encode()
@@ -159,7 +159,7 @@ class TestSeveralProcesses:
         job = await engine.inspect.job(job_ref("parcels", "p-1"))
         assert (job.state, job.attempts) == ("ready", 0)
 
-    async def test_one_that_is_killed_while_all_drain_makes_it_75(
+    async def test_one_that_is_killed_while_all_drain_makes_the_exit_code_75(
         self, workers: WorkerProcesses, engine: Engine, tmp_path: Path
     ) -> None:
         """Its jobs come back when their lease ends; nobody is started for them."""
@@ -174,7 +174,7 @@ class TestSeveralProcesses:
         assert workers.ended() == 75
         assert "worker.child_died" not in [line.get("event") for line in workers.said]
 
-    async def test_none_outlives_a_parent_that_is_killed(
+    async def test_all_end_when_their_parent_is_killed(
         self, workers: WorkerProcesses, engine: Engine
     ) -> None:
         await eventually_async(lambda: _are_there(engine, {"w.1", "w.2"}))
@@ -184,7 +184,7 @@ class TestSeveralProcesses:
 
 
 class TestADrain:
-    async def test_ends_when_all_have_nothing_left_to_run(
+    async def test_ends_when_no_process_has_a_job_left(
         self, towpath: Command, engine: Engine
     ) -> None:
         for n in range(20):
@@ -232,7 +232,7 @@ class TestReloading:
             finally:
                 process.kill()
 
-    async def test_what_runs_is_finished_and_then_the_new_code_runs(
+    async def test_lets_running_jobs_finish_and_then_runs_the_new_code(
         self, reloading: WorkerProcesses, engine: Engine, tmp_path: Path
     ) -> None:
         door = tmp_path / "door"

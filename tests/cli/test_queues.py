@@ -16,9 +16,7 @@ from towpath.ids import QueueName
 
 
 class TestTheTable:
-    async def test_shows_where_jobs_are_and_what_to_do(
-        self, towpath: Command, engine: Engine
-    ) -> None:
+    async def test_shows_counts_and_what_to_do(self, towpath: Command, engine: Engine) -> None:
         """In a terminal, as people see it: columns in line, hints below."""
         await bury(engine, "uploads", "u-1")
         await engine.submit_many("reviews", [new_job(b"1", lane="a") for _ in range(3)])
@@ -44,7 +42,7 @@ class TestTheTable:
         ]
         assert ran.code == 0
 
-    async def test_shows_the_same_to_programs(self, towpath: Command, engine: Engine) -> None:
+    async def test_has_the_same_fields_as_json(self, towpath: Command, engine: Engine) -> None:
         await engine.submit("reviews", b"1")
         ran = towpath("--json", "queues", "--over", "10ms")
         told = ran.object
@@ -104,7 +102,7 @@ class TestOneQueue:
         assert re.search(r"\bkeep\b", ran.err)
         assert await engine.queues.list() == {}
 
-    async def test_takes_back_what_was_changed(self, towpath: Command, engine: Engine) -> None:
+    async def test_gets_its_declared_options_back(self, towpath: Command, engine: Engine) -> None:
         await engine.queues.declare("mails", keep=hours(1))
         towpath("queues", "configure", "mails", "--set", "keep=9h", "--set", "max_length=7")
         ran = towpath("queues", "reset", "mails", "--option", "kep")
@@ -167,7 +165,9 @@ class TestPurging:
         found = await engine.inspect.counts("mails")
         assert (found.ready, found.waiting, found.dead, found.leased) == (0, 0, 0, 1)
 
-    async def test_asks_in_a_terminal(self, towpath: Command, engine: Engine) -> None:
+    async def test_asks_for_confirmation_in_a_terminal(
+        self, towpath: Command, engine: Engine
+    ) -> None:
         await engine.submit("mails", b"1")
         terminal = towpath.in_terminal("queues", "purge", "mails")
         terminal.read_until("Go on?")
@@ -175,7 +175,9 @@ class TestPurging:
         assert terminal.end().code == 0
         assert (await engine.inspect.counts("mails")).ready == 0
 
-    async def test_of_nothing_asks_nothing(self, towpath: Command, engine: Engine) -> None:
+    async def test_without_matching_jobs_asks_for_no_confirmation(
+        self, towpath: Command, engine: Engine
+    ) -> None:
         await engine.submit("mails", b"1")
         ran = towpath("queues", "purge", "mails", "--older-than", "1h", "--json")
         assert (ran.code, ran.object["deleted"]) == (0, 0)
@@ -192,7 +194,7 @@ class TestPurging:
 
 
 class TestDeleting:
-    async def test_takes_the_queue_with_its_jobs(self, towpath: Command, engine: Engine) -> None:
+    async def test_removes_the_queue_with_its_jobs(self, towpath: Command, engine: Engine) -> None:
         await engine.queues.configure("mails", QueueOptions(max_attempts=9, keep=hours(1)))
         await bury(engine, "mails", "d-1")
         await engine.submit("mails", b"1", id="a")

@@ -42,7 +42,7 @@ def test_a_command_is_a_list_of_words_that_no_shell_reads(
 
 
 @pytest.mark.parametrize("text", ['["run"', "run 'half", "[1]"])
-def test_a_command_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_command_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_REVIEWS__REVIEWER_COMMAND", text)
     with pytest.raises(InvalidOption, match="reviewer_command"):
         load()

@@ -77,7 +77,7 @@ def made(reviews: Command, *numbers: int) -> list[str]:
 
 
 class TestSubmit:
-    def test_saves_the_task_and_says_its_id(self, reviews: Command) -> None:
+    def test_saves_the_task_and_prints_its_id(self, reviews: Command) -> None:
         words = ("--number", "7", "--id", "nightly", "--title", "A fix", "--priority", "low")
         ran = reviews("reviews", "submit", "octo/repo", HEAD, *words)
         assert (ran.code, ran.out) == (0, "api-nightly\n")
@@ -85,7 +85,9 @@ class TestSubmit:
         assert (told["state"], told["priority"]) == ("PENDING", 0)
         assert told["task"]["title"] == "A fix"
 
-    def test_again_is_harmless_and_another_task_is_refused(self, reviews: Command) -> None:
+    def test_again_has_no_effect_and_another_task_under_the_id_is_refused(
+        self, reviews: Command
+    ) -> None:
         words = ("reviews", "submit", "octo/repo", HEAD, "--ref", "main", "--id", "a", "--json")
         first, again = reviews(*words).object, reviews(*words).object
         assert first == {"id": "api-a", "state": "PENDING", "existed": False, "superseded": []}
@@ -107,7 +109,9 @@ class TestSubmit:
     def test_of_an_invalid_task_is_refused(self, reviews: Command, words: tuple[str, ...]) -> None:
         assert reviews("reviews", "submit", *words).code == 2
 
-    def test_without_a_place_names_the_options_for_one(self, reviews: Command) -> None:
+    def test_without_a_branch_or_a_number_names_the_options_for_them(
+        self, reviews: Command
+    ) -> None:
         ran = reviews("reviews", "submit", "octo/repo", HEAD)
         assert "invalid_option" in ran.err
         assert all(option in ran.err for option in ("--ref", "--number"))
@@ -204,7 +208,7 @@ class TestCancelAndRetry:
         told = reviews("reviews", "cancel", id, "--json").object
         assert (told["state"], told["owner"]) == ("CANCELLED", "shop")
 
-    def test_end_one_and_give_it_new_attempts(self, reviews: Command) -> None:
+    def test_end_a_review_and_give_it_new_attempts(self, reviews: Command) -> None:
         [id] = made(reviews, 7)
         assert reviews("reviews", "cancel", id).out == f"{id}  CANCELLED\n"
         assert reviews("reviews", "retry", id).out == f"{id}  PENDING\n"
@@ -215,7 +219,9 @@ class TestCancelAndRetry:
         assert reviews("reviews", "cancel", id).code == 4
         assert reviews("reviews", "retry", id, "--json").object["attempts"] == 0
 
-    def test_of_several_see_to_all_and_end_with_the_first_refusal(self, reviews: Command) -> None:
+    def test_of_several_continue_after_a_refusal_and_exit_with_the_first_one(
+        self, reviews: Command
+    ) -> None:
         one, two, over = made(reviews, 1, 2, 3)
         end(reviews, over, a_review().packed())
         ran = reviews("reviews", "cancel", one, "nope", over, two)
@@ -233,7 +239,7 @@ def test_a_command_without_a_database_names_the_places_for_one(towpath: Command)
     assert "sqlite:///path/to/towpath-data/towpath.db" in ran.refusal["message"]
 
 
-def test_the_database_may_be_away(towpath: Command) -> None:
+def test_an_unreachable_database_is_reported(towpath: Command) -> None:
     where = f"postgresql://anna:canary@/jobs?host={towpath.directory}"
     ran = towpath("reviews", "list", "--json", DATABASE_URL=where)
     assert (ran.code, ran.refusal["refused"]) == (75, "ledger_unreachable")
@@ -246,7 +252,9 @@ def test_every_verb_has_examples(towpath: Command) -> None:
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_a_branch_s_name_can_t_steer_the_terminal(reviews: Command, form: tuple[str, ...]) -> None:
+def test_the_name_of_a_branch_cannot_control_the_terminal(
+    reviews: Command, form: tuple[str, ...]
+) -> None:
     name = "a\u202eb\x9b2Jc"
     made = reviews("reviews", "submit", "octo/repo", HEAD, f"--ref={name}", "--id=x", *form)
     shown = reviews("reviews", "show", "api-x", *form)

@@ -25,7 +25,7 @@ class TestADeclaredSchedule:
         assert header.split() == ["QUEUE", "SCHEDULE", "WHEN", "SOURCE", "NEXT", "LAST"]
         assert line.split()[:9] == ["reports", "nightly", "0", "3", "*", "*", "*", "UTC", "code"]
 
-    async def test_shows_its_next_and_its_last_firing(
+    async def test_is_shown_with_its_next_and_last_firing(
         self, towpath: Command, engine: Engine
     ) -> None:
         """What was only seen so far was never fired."""
@@ -53,7 +53,7 @@ class TestADeclaredSchedule:
         assert towpath("schedules", "delete", "reports", "nightly", "--declared").code == 0
         assert (await engine.schedules.of("reports")).last == {}
 
-    async def test_that_does_not_exist_can_not_be_deleted(
+    async def test_that_does_not_exist_cannot_be_deleted(
         self, towpath: Command, engine: Engine
     ) -> None:
         await plant(engine)
@@ -61,7 +61,9 @@ class TestADeclaredSchedule:
         assert ran.code == 5
         assert "schedule_not_found" in ran.err
 
-    async def test_is_neither_replaced_nor_removed(self, towpath: Command, engine: Engine) -> None:
+    async def test_can_neither_be_replaced_nor_deleted(
+        self, towpath: Command, engine: Engine
+    ) -> None:
         await plant(engine)
         for ran in (
             towpath("schedules", "set", "reports", "nightly", "--every", "1h"),
@@ -70,14 +72,14 @@ class TestADeclaredSchedule:
             assert ran.code == 4
             assert "schedule_declared" in ran.err
 
-    def test_is_hinted_at_where_there_is_no_schedule(self, towpath: Command) -> None:
+    def test_is_mentioned_if_there_is_no_schedule(self, towpath: Command) -> None:
         ran = towpath("schedules")
         assert ran.code == 0
         assert "@app.recurring" in ran.err
 
 
 class TestASchedule:
-    async def test_is_made_shown_and_removed(self, towpath: Command, engine: Engine) -> None:
+    async def test_is_created_shown_and_deleted(self, towpath: Command, engine: Engine) -> None:
         made = towpath(
             "schedules", "set", "reports", "nightly", '{"kind": "full"}', "--cron", "0 3 * * *",
             "--tz", "Europe/Berlin", "--priority", "high", "--handler", "rerun", "--retry", "never",

@@ -66,7 +66,7 @@ def test_the_defaults_of_a_group_are_those_of_its_class() -> None:
     assert loaded().of(LinksOptions) == LinksOptions()
 
 
-def test_a_group_is_set_as_people_write() -> None:
+def test_a_group_is_set_by_texts_that_people_write() -> None:
     Path("towpath.toml").write_text(
         '[links]\nwithin = "2s"\nfollow = "off"\nhosts = "a, b"\ntoken = "t"\n'
         '[calls]\nallow = ["10.0.0.0/8"]\nsecrets = "whsec_x"\n'
@@ -124,7 +124,7 @@ def test_a_refusal_names_the_setting(text: str, option: str, value: object, name
     assert named in refusal.value.rule
 
 
-def test_options_that_are_made_in_python_have_the_same_bounds() -> None:
+def test_options_created_in_python_have_the_same_bounds() -> None:
     with pytest.raises(InvalidOption) as refusal:
         LinksOptions(attempts=0)
     assert (refusal.value.option, refusal.value.value) == ("attempts", 0)

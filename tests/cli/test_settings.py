@@ -21,8 +21,8 @@ def shown(settings: Settings, name: str) -> str:
     return next(shown_of(settings, leaf) for leaf in settings.leaves() if leaf.name == name)
 
 
-class TestWhoDecides:
-    def test_flags_come_before_variables_then_the_file_then_defaults(
+class TestPrecedence:
+    def test_of_flags_is_higher_than_of_variables_the_file_and_defaults(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Leaf by leaf: one source does not hide the rest of another."""
@@ -153,7 +153,7 @@ class TestARefusedSetting:
             ("TOWPATH_WORKER", "TOWPATH_WORKER__NAME"),
         ],
     )
-    def test_that_is_unknown_is_shown_with_the_nearest_one(
+    def test_that_is_unknown_is_shown_with_the_nearest_name(
         self, variable: str, near: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv(variable, "1s")

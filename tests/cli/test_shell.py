@@ -28,7 +28,7 @@ def verbs(command: object = None, above: str = "towpath") -> Iterator[tuple[str,
 
 
 class TestHelp:
-    def test_comes_at_once(self) -> None:
+    def test_is_shown_quickly(self) -> None:
         """Neither the client library nor the metrics are loaded for it."""
         text = """
 import sys
@@ -60,7 +60,7 @@ finally:
             return  # a noun alone does nothing
         assert f"$ {words}" in text
 
-    def test_knows_json_everywhere(self) -> None:
+    def test_lists_the_option_json_for_every_verb(self) -> None:
         for words, command in verbs():
             if getattr(command, "commands", {}) and words != "towpath queues":
                 continue
@@ -137,7 +137,7 @@ class TestEnding:
             assert process.wait() == exits.INTERRUPTED
             assert "Traceback" not in process.stderr.read()
 
-    def test_a_defect_is_short_unless_all_of_it_is_wanted(self, towpath: Command) -> None:
+    def test_an_unexpected_error_is_one_line_without_debug(self, towpath: Command) -> None:
         """Here an app breaks when the command uses it."""
         (towpath.directory / "broken.py").write_text(BROKEN_APP)
         ran = towpath("worker", "broken:app")

@@ -10,7 +10,9 @@ from towpath.engine.model import job_ref
 
 
 class TestOneJob:
-    async def test_is_taken_with_all_its_options(self, towpath: Command, engine: Engine) -> None:
+    async def test_is_submitted_with_all_its_options(
+        self, towpath: Command, engine: Engine
+    ) -> None:
         ran = towpath(
             "submit", "mails", '{"to": "anna"}', "--priority", "high", "--delay", "10m",
             "--lane", "anna", "--id", "m-1", "--max-attempts", "2", "--header", "a=b=c",
@@ -90,9 +92,7 @@ class TestOneJob:
 
 
 class TestReplacing:
-    async def test_puts_a_job_in_the_place_of_one_that_waits(
-        self, towpath: Command, engine: Engine
-    ) -> None:
+    async def test_replaces_a_waiting_job(self, towpath: Command, engine: Engine) -> None:
         words = ("submit", "mails", "--id", "m-1", "--replace")
         assert towpath(*words, "1", "--delay", "10m").out.split() == ["mails/m-1", "delayed"]
         assert towpath(*words, "2").out.split()[:2] == ["mails/m-1", "ready"]
@@ -103,7 +103,7 @@ class TestReplacing:
         refused = towpath(*words, "4", "--json")
         assert (refused.code, refused.refusal["refused"]) == (4, "job_not_waiting")
 
-    async def test_makes_anew_what_was_cancelled(self, towpath: Command, engine: Engine) -> None:
+    async def test_creates_a_cancelled_job_again(self, towpath: Command, engine: Engine) -> None:
         job = (await engine.submit("mails", b"1", id="m-1")).job
         await engine.cancel(job)
         assert towpath("submit", "mails", "1", "--id", "m-1").code == 0
@@ -111,7 +111,7 @@ class TestReplacing:
         assert towpath("submit", "mails", "1", "--id", "m-1", "--replace").code == 0
         assert await engine.inspect.state(job) is State.READY
 
-    async def test_needs_an_id_and_stands_alone(self, towpath: Command, engine: Engine) -> None:
+    async def test_needs_an_id_and_a_single_job(self, towpath: Command, engine: Engine) -> None:
         assert towpath("submit", "mails", "1", "--replace").code == 2
         words = ("submit", "mails", "1", "--replace", "--id", "a")
         assert towpath(*words, "--keep-existing").code == 2
@@ -119,7 +119,7 @@ class TestReplacing:
 
 
 class TestManyJobs:
-    async def test_are_one_per_line_and_harmless_to_repeat(
+    async def test_are_one_per_line_and_can_be_repeated(
         self, towpath: Command, engine: Engine
     ) -> None:
         lines = "".join(f'{{"n": {n}}}\n\n' for n in range(1200))
@@ -130,16 +130,16 @@ class TestManyJobs:
         assert (await engine.inspect.counts("mails")).ready == 1200
         assert (await engine.inspect.job(job_ref("mails", "import-7.3"))).payload == b'{"n": 1}'
 
-    async def test_are_shown_going_in(self, towpath: Command, engine: Engine) -> None:
+    async def test_are_submitted_with_a_progress_bar(
+        self, towpath: Command, engine: Engine
+    ) -> None:
         file = "".join(f"{n}\n" for n in range(1000))
         (towpath.directory / "mails.jsonl").write_text(file)
         ran = towpath.in_terminal("submit", "mails", "@mails.jsonl", "--lines").end()
         assert f"{len(file)}/{len(file)}" in ran.out
         assert re.findall(r"\d+", ran.out.splitlines()[-1]) == ["1000", "0"]
 
-    async def test_end_at_the_first_line_that_can_not_be_taken(
-        self, towpath: Command, engine: Engine
-    ) -> None:
+    async def test_end_at_the_first_invalid_line(self, towpath: Command, engine: Engine) -> None:
         await engine.queues.configure("small", QueueOptions(max_length=2))
         wrong = towpath("submit", "mails", "--lines", input="1\n2\nthree\n4\n")
         assert wrong.code == 2

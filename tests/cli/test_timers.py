@@ -45,7 +45,7 @@ def test_a_timer_is_submitted_and_shown(towpath: Command) -> None:
     assert '{"order":7}' in people
 
 
-def test_a_repeat_is_harmless_and_other_content_refused(towpath: Command) -> None:
+def test_a_repeat_has_no_effect_and_other_content_is_refused(towpath: Command) -> None:
     submit(towpath, "x", "--delay", "1h")
     assert submit(towpath, "x", "--delay", "1h")["existed"] is True
     words = ("timers", "submit", "order.timeout", "[]", "--id", "x", "--delay", "1h")

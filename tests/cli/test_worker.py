@@ -46,7 +46,7 @@ def towpath(server: EmbeddedServer, tmp_path: Path) -> Command:
 
 
 class TestRunning:
-    async def test_a_drain_runs_what_is_there_and_ends(
+    async def test_a_drain_runs_the_ready_jobs_and_ends(
         self, towpath: Command, engine: Engine
     ) -> None:
         await engine.submit("mails", b'"anna"', id="m-1")
@@ -200,7 +200,7 @@ class TestRefusals:
         assert ran.code == 2
         assert "worker.metrics_port" in ran.err
 
-    def test_a_variable_does_not_move_an_app_that_names_its_server(self, towpath: Command) -> None:
+    def test_a_variable_does_not_change_the_redis_that_an_app_names(self, towpath: Command) -> None:
         """Who submits uses the app's own address: only the flag sends its workers elsewhere."""
         words = ("worker", "shop.jobs:app", "--check", "--queues", "reports=5,mails")
         stayed = towpath(*words, REDIS_URL="redis://127.0.0.1:1")

@@ -60,7 +60,9 @@ class TestAQueueWithoutAWorker:
         expect(row.locator("td").nth(1)).to_have_text("1")
         assert tab.complaints == []
 
-    def test_has_it_on_its_own_page_and_on_those_of_its_jobs(self, tab: Tab, api: Api) -> None:
+    def test_is_marked_on_its_own_page_and_on_the_pages_of_its_jobs(
+        self, tab: Tab, api: Api
+    ) -> None:
         api.submit(id="lonely")
         page = tab.go(f"/ui/queues/{api.queue}")
         page.click("h1 + a:text-is('no worker')")
@@ -71,7 +73,9 @@ class TestAQueueWithoutAWorker:
         expect(why).to_contain_text(f"Start a worker for the queue {api.queue}.")
         assert tab.faults() == []
 
-    def test_of_an_application_says_so_on_its_page(self, tmp_path: Path) -> None:
+    def test_of_an_application_is_marked_on_the_page_of_the_application(
+        self, tmp_path: Path
+    ) -> None:
         """On a server of its own: others' tests ask for messages."""
         with up(tmp_path) as alone:
             head = {"repository": "octo/alone", "head": "b" * 40, "number": 3}
@@ -95,7 +99,7 @@ class TestAQueueThatCannotBeRead:
         yield bad
         bad.mend()
 
-    def test_is_named_beside_the_others_until_it_can(
+    def test_is_named_beside_the_others_until_it_can_be_read(
         self, tab: Tab, api: Api, spoilt: Spoilt
     ) -> None:
         api.submit(1)
@@ -128,7 +132,7 @@ class TestAQueueThatCannotBeRead:
 
 
 class TestAJobOfAParkedLane:
-    def test_leads_to_the_dead_one_and_drops_it(
+    def test_links_to_the_dead_job_which_can_be_dropped(
         self, tab: Tab, running: RunningServer, api: Api
     ) -> None:
         park(running, api.queue)
@@ -180,8 +184,8 @@ def test_no_button_above_some_dead_jobs_changes_the_others(
     assert re.findall(r"data-method[^>]*>([^<]+)</button>", above) == buttons
 
 
-class TestWhatIsTyped:
-    def test_no_time_moves_no_job(self, tab: Tab, api: Api) -> None:
+class TestTypedValues:
+    def test_an_invalid_time_moves_no_job(self, tab: Tab, api: Api) -> None:
         """An empty field is not 0, which would run the job now."""
         api.submit(id="later", delay=7200)
         page = tab.go(f"/ui/queues/{api.queue}/jobs/later")
@@ -309,7 +313,7 @@ class TestTheMenu:
         assert not {"/ui/messages", "/ui/issues", "/ui/uploads", "/ui/keys"} & set(links)
         assert [some.get(link).status_code for link in links] == [200] * len(links)
 
-    def test_has_all_of_them_for_a_key_of_all_queues(self, admin: SessionClient) -> None:
+    def test_has_all_pages_for_a_key_of_all_queues(self, admin: SessionClient) -> None:
         links = re.findall(r'href="([^"]+)"', MENU.findall(admin.look("/"))[0])
         assert {"/ui/messages", "/ui/issues", "/ui/uploads", "/ui/keys", "/ui/audit"} <= set(links)
 

@@ -33,7 +33,7 @@ def code(answer: httpx.Response, status: int) -> str:
     return answer.json()["type"].rpartition("/")[2]
 
 
-class TestWhatIsWrittenDown:
+class TestEntries:
     def test_a_change_cannot_hide_behind_a_content_type(
         self, running: RunningServer, admin: SessionClient, api: Api
     ) -> None:
@@ -116,7 +116,7 @@ class TestWhatIsWrittenDown:
         assert entry["changed"]["agent_id"] == by_login
         assert entry["status"] == 204
 
-    def test_a_change_that_cannot_be_written_down_is_not_made(
+    def test_a_change_whose_entry_cannot_be_written_is_not_made(
         self, running: RunningServer, admin: SessionClient, api: Api
     ) -> None:
         api.submit(id="a")
@@ -138,7 +138,7 @@ class TestWhatIsWrittenDown:
         api.say("complete", job)
         assert entries(admin, api.queue) == []
 
-    def test_people_are_written_down_whatever_they_change(
+    def test_every_change_in_the_dashboard_has_an_entry(
         self, admin: SessionClient, api: Api
     ) -> None:
         admin.send("POST", f"{api.root}/jobs", json={"payload": "hidden", "id": "a"})
@@ -146,8 +146,8 @@ class TestWhatIsWrittenDown:
         assert (entry["action"], entry["changed"]) == ("submit", {"id": "a"})
 
 
-class TestWhatIsRefused:
-    def test_is_kept_apart_and_pushes_out_no_change(
+class TestRefusals:
+    def test_are_kept_apart_and_push_out_no_changes(
         self, running: RunningServer, admin: SessionClient, api: Api
     ) -> None:
         """One key's refusals can't push out anything but older refusals of the same key."""
@@ -218,7 +218,9 @@ class TestSecrets:
 
 
 class TestReading:
-    def test_by_key_and_time(self, running: RunningServer, admin: SessionClient, api: Api) -> None:
+    def test_can_be_filtered_by_key_and_time(
+        self, running: RunningServer, admin: SessionClient, api: Api
+    ) -> None:
         id, secret = running.make_key("admin")
         running.api(api.queue, secret).post("/pause")
         api.post("/resume")

@@ -51,7 +51,9 @@ def made_key(
 
 
 class TestLoggingIn:
-    def test_by_key_and_out_again(self, running: RunningServer, browser: Browser) -> None:
+    def test_works_with_a_key_and_logging_out_ends_it(
+        self, running: RunningServer, browser: Browser
+    ) -> None:
         context = browser.new_context()
         tab = Tab(running, context)
         page = tab.go("/")
@@ -155,7 +157,7 @@ class TestEveryPage:
 
 
 class TestActions:
-    def test_ask_first_and_change_the_page(self, tab: Tab, filled: Api) -> None:
+    def test_ask_for_confirmation_and_change_the_page(self, tab: Tab, filled: Api) -> None:
         page = tab.go(f"/ui/queues/{filled.queue}")
         page.click("button:text-is('Pause')")
         expect(page.locator("#confirm .question")).to_contain_text("no more jobs")
@@ -168,7 +170,7 @@ class TestActions:
         expect(page.locator("h1 + .state")).to_have_count(0)
         assert filled.get().json()["paused"] is False
 
-    def test_of_a_job_change_it(self, tab: Tab, filled: Api) -> None:
+    def test_of_a_job_change_the_job(self, tab: Tab, filled: Api) -> None:
         root = f"/ui/queues/{filled.queue}/jobs"
         page = tab.go(f"{root}/later")
         expect(page.locator(".note").first).to_contain_text("Why it isn't running")

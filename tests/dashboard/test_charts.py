@@ -39,7 +39,7 @@ def history(count: int, step: timedelta = MINUTE, **columns: list[int]) -> Histo
 
 
 class TestAChart:
-    def test_goes_from_left_to_right_and_up_to_its_top(self) -> None:
+    def test_goes_from_left_to_right_and_uses_its_whole_height(self) -> None:
         assert path_of([0, 5, 10], 10) == f"M0.0 120.0 L300.0 62.0 L{WIDTH}.0 4.0"
         assert path_of([0, 0], 0) == f"M0.0 {HEIGHT}.0 L{WIDTH}.0 {HEIGHT}.0"
 
@@ -65,7 +65,7 @@ class TestAChart:
         assert depth.lines[0].path.count("L") == 239
         assert depth.lines[0].most == "99"
 
-    def test_of_hours_tells_rates_a_minute(self) -> None:
+    def test_of_hours_shows_rates_per_minute(self) -> None:
         [rates, *_] = charts(history(48, hours(1), submitted=[120] * 48)).charts
         assert rates.lines[0].now == "2"
 
@@ -83,7 +83,7 @@ def scheduled(name: str, when: Schedule | None, **more: Any) -> ScheduleInfo:
 
 
 class TestTheTimeLineOfSchedules:
-    def test_has_every_run_at_its_place_those_first_that_run_soonest(self) -> None:
+    def test_has_every_firing_at_its_place_and_the_soonest_schedule_first(self) -> None:
         found = coming(
             [scheduled("six", Every(hours(6))), scheduled("at 15", Cron("0 15 * * *"))], NOON, "day"
         )
@@ -105,7 +105,7 @@ class TestTheTimeLineOfSchedules:
         [row] = coming([scheduled("daily", Cron("0 3 * * *", "Asia/Tokyo"))], NOON, "week").rows
         assert row.words.startswith("7 runs: Sun 18:00, Mon 18:00")
 
-    def test_one_that_runs_very_often_is_a_bar_and_soon_reckoned(self) -> None:
+    def test_shows_a_frequent_schedule_as_a_bar_without_computing_each_firing(self) -> None:
         """Sixty runs are drawn; of a week of seconds no more than 61 are reckoned."""
         found = coming([scheduled("second", Every(seconds(1)))], NOON, "week")
         [row] = found.rows
@@ -187,10 +187,10 @@ class TestOnThePages:
         for name in ("often", "six"):
             api.client.delete(f"/api/v1/schedules/{api.queue}/{name}").raise_for_status()
 
-    def test_another_window_is_refused(self, admin: SessionClient) -> None:
+    def test_an_unknown_time_window_is_refused(self, admin: SessionClient) -> None:
         admin.look("/ui/schedules", 422, within="year")
 
-    def test_another_span_is_refused(self, admin: SessionClient, api: Api) -> None:
+    def test_an_unknown_period_is_refused(self, admin: SessionClient, api: Api) -> None:
         api.submit(1)
         admin.look(f"/ui/queues/{api.queue}", 422, last="year")
         admin.look(f"/ui/queues/{api.queue}", last="day")

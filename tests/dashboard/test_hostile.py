@@ -252,7 +252,7 @@ def test_what_a_refusal_quotes_is_shown_as_text(visitor: Tab, place: RunningServ
     assert page.evaluate(TAKEN) == 0
 
 
-def test_a_file_of_such_a_name_is_sent_and_remembered(visitor: Tab) -> None:
+def test_a_file_whose_name_is_markup_is_uploaded_and_remembered(visitor: Tab) -> None:
     """Also where it was not finished, and the browser has kept its name."""
     page = visitor.go("/ui/uploads")
     kept = json.dumps({"x": planted("unfinished")})
@@ -296,7 +296,7 @@ def test_the_login_page_shows_the_requested_path_as_text(
         ("/api/v1/keys", {"name": "x", "scopes": ["read"], "queues": [planted("x")]}),
     ],
 )
-def test_names_that_are_no_text_for_people_take_no_markup(
+def test_names_with_a_restricted_alphabet_accept_no_markup(
     place: RunningServer, path: str, body: dict[str, object]
 ) -> None:
     assert place.client().post(path, json=body).status_code == 422

@@ -43,7 +43,7 @@ class TestTheJobPage:
             page.clock.run_for(3000)
             expect(note).to_contain_text(f'"percent": {percent}')
 
-    def test_moves_relative_times(self, go: Go, api: Api) -> None:
+    def test_updates_relative_times(self, go: Go, api: Api) -> None:
         """Also of a job that has ended, whose page has nothing else to fetch."""
         api.bury("lost")
         page = go(f"/ui/queues/{api.queue}/jobs/lost")

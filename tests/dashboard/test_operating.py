@@ -38,7 +38,7 @@ class TestDeadJobs:
 
 
 class TestLanes:
-    def test_say_what_their_jobs_wait_for(self, api: Api) -> None:
+    def test_show_what_their_jobs_wait_for(self, api: Api) -> None:
         for n in range(3):
             api.submit(id=f"a{n}", lane="ann")
         [held] = api.claim(lease=600)
@@ -94,8 +94,8 @@ def commands(server: EmbeddedServer) -> int:
     return sum(n for name, n in calls.items() if name != "cmdstat_info")
 
 
-class TestThePulse:
-    async def test_fifty_who_look_cost_the_store_what_one_costs(
+class TestTheSnapshotCache:
+    async def test_fifty_open_pages_cost_redis_as_much_as_one(
         self, engine: Engine, server: EmbeddedServer
     ) -> None:
         """Each queue is asked for once, however many pages are open."""
@@ -117,7 +117,7 @@ class TestThePulse:
         assert asked() - before - one == one
         assert {counts.queues["a"].ready for counts in found} == {1}
 
-    async def test_what_an_overview_asks_does_not_depend_on_how_many_jobs_there_are(
+    async def test_the_calls_of_an_overview_do_not_depend_on_the_number_of_jobs(
         self, engine: Engine, server: EmbeddedServer
     ) -> None:
         """Commands inside of scripts are counted, too: nothing is scanned."""
@@ -139,14 +139,14 @@ class TestThePulse:
             await engine.submit_many(queue, jobs(1500))
         assert await cost(1) == few
 
-    async def test_a_queue_that_was_made_just_now_is_found(self, engine: Engine) -> None:
+    async def test_a_queue_that_was_just_created_is_found(self, engine: Engine) -> None:
         snapshots = SnapshotCache(engine)
         await engine.submit("old", b"")
         assert "new" not in (await snapshots.now()).queues
         await engine.submit("new", b"")
         assert "new" in (await snapshots.having("new")).queues
 
-    async def test_fifty_who_look_at_schedules_cost_the_store_what_one_costs(
+    async def test_fifty_open_pages_of_schedules_cost_redis_as_much_as_one(
         self, engine: Engine, server: EmbeddedServer, prepared_file_url: str
     ) -> None:
         """Each queue is asked for its schedules once."""

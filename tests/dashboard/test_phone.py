@@ -55,7 +55,7 @@ def posted(client: httpx.Client, path: str, **body: object) -> Any:
     return answer.json()
 
 
-def test_groups_of_dead_jobs_are_retried_and_deleted(phone: Tab, api: Api) -> None:
+def test_groups_of_dead_jobs_are_retried_and_deleted_on_a_phone(phone: Tab, api: Api) -> None:
     for n in range(3):
         api.bury(f"a-rather-long-name-of-a-job-{n}", reason=f"{LONG} {'x' * n}")
     page = phone.go(f"/ui/dead?queue={api.queue}")
@@ -71,7 +71,7 @@ def test_groups_of_dead_jobs_are_retried_and_deleted(phone: Tab, api: Api) -> No
     assert phone.complaints == []
 
 
-def test_the_overview_has_all_about_a_queue_in_sight(phone: Tab, api: Api) -> None:
+def test_the_overview_shows_all_columns_of_a_queue_on_a_phone(phone: Tab, api: Api) -> None:
     api.bury("dead-one")
     for n in range(3):
         api.submit(id=f"job-{n}", lane="one")
@@ -96,7 +96,7 @@ def test_the_overview_has_all_about_a_queue_in_sight(phone: Tab, api: Api) -> No
     phone.picture("phone-overview")
 
 
-def test_every_row_with_buttons_is_in_sight(phone: Tab, running: RunningServer, api: Api) -> None:
+def test_every_row_with_buttons_fits_a_phone(phone: Tab, running: RunningServer, api: Api) -> None:
     park(running, api.queue)
     for id in ("first-of-its-lane", "second-of-its-lane"):
         api.submit(id=id, lane="a-lane-with-a-long-name")

@@ -61,12 +61,12 @@ class TestASearchByName:
         for by in ("", "queue"):
             found(admin, f'href="/ui/queues/{api.queue}"', api.queue[1:], by=by)
 
-    def test_guesses_the_queue_that_was_meant(self, admin: SessionClient, api: Api) -> None:
+    def test_suggests_the_queue_with_a_similar_name(self, admin: SessionClient, api: Api) -> None:
         api.submit(id="x")
         page = found(admin, "Did you mean", f"{api.queue}z", by="queue")
         assert 'href="/ui/queues/board-' in page
 
-    def test_finds_lanes_by_all_of_it(self, admin: SessionClient, api: Api, word: str) -> None:
+    def test_finds_lanes_by_the_whole_name(self, admin: SessionClient, api: Api, word: str) -> None:
         for n in range(3):
             api.submit(id=f"{word}-{n}", lane=word)
         for by in ("", "lane"):
@@ -136,7 +136,7 @@ class TestASearchWithoutResults:
     def test_of_an_unknown_kind_is_refused(self, admin: SessionClient) -> None:
         admin.look("/ui/search", 422, q="x", by="colour")
 
-    def test_is_one_for_jobs_that_the_key_may_not_see(
+    def test_is_the_answer_for_jobs_that_the_key_may_not_see(
         self, running: RunningServer, admin: SessionClient, api: Api, word: str
     ) -> None:
         api.bury(f"{word}-dead", reason=word)

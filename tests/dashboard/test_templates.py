@@ -82,5 +82,5 @@ def test_a_template_with_unescaped_text_is_noticed(planted: str, rule: str) -> N
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_a_script_makes_no_markup_of_text(path: Path) -> None:
+def test_no_script_makes_markup_from_text(path: Path) -> None:
     assert UNSAFE_SCRIPT.findall(path.read_text()) == []

@@ -48,23 +48,23 @@ class TestAMountedApplication:
         eventually(lambda: job()["state"] == "done")
         assert job()["result"] == "hi ann"
 
-    def test_needs_a_key_where_it_does_not_say_otherwise(self, greeting: RunningServer) -> None:
+    def test_needs_a_key_except_for_its_open_paths(self, greeting: RunningServer) -> None:
         nobody = greeting.client("")
         problem(nobody.post("/api/v1/greetings/ann"), 401)
         assert nobody.get("/api/v1/greetings").json() == {"job": "hi"}
 
-    def test_takes_only_the_raw_calls_that_it_publishes(self, greeting: RunningServer) -> None:
+    def test_allows_only_the_raw_calls_that_it_publishes(self, greeting: RunningServer) -> None:
         _, secret = greeting.make_key("submit", "work", queues=("greetings",))
         api = greeting.api("greetings", secret)
         api.submit("eve", id="eve")
         problem(api.post("/jobs/eve/cancel"), 403)
         problem(api.post("/claim", {"worker": "w"}), 403)
 
-    def test_says_how_its_errors_are_answered(self, greeting: RunningServer) -> None:
+    def test_decides_the_status_of_its_errors(self, greeting: RunningServer) -> None:
         refused = problem(greeting.client().post("/api/v1/greetings/nobody"), 404)
         assert refused["type"].endswith("/nobody-there")
 
-    def test_is_described(self, greeting: RunningServer) -> None:
+    def test_has_its_paths_in_the_description_of_the_api(self, greeting: RunningServer) -> None:
         page = greeting.client().get("/openapi.json").json()
         assert {"name": "greetings", "description": "Greet people."} in page["tags"]
         assert page["paths"]["/api/v1/greetings"]["get"]["security"] == []
@@ -73,7 +73,7 @@ class TestAMountedApplication:
         assert hook["security"] == [{"greetings-hello": []}]
         assert "greetings-hello" in page["components"]["securitySchemes"]
 
-    def test_counts_and_is_asked_whether_it_is_ready(self, greeting: RunningServer) -> None:
+    def test_has_its_metrics_and_its_readiness_check(self, greeting: RunningServer) -> None:
         client = greeting.client()
         assert "towpath_greetings_greeted_total " in client.get("/metrics").text
         assert client.get("/readyz").json()["parts"]["greetings"] == {"ok": True}
@@ -95,7 +95,9 @@ class TestAMountedApplication:
 
 
 class TestAWebhook:
-    def test_below_the_application_s_name_is_its_own(self, greeting: RunningServer) -> None:
+    def test_below_the_name_of_an_application_is_the_application_s_own(
+        self, greeting: RunningServer
+    ) -> None:
         body = json.dumps({"sender": {"login": "bob"}}).encode()
         path, nobody = "/api/v1/webhooks/greetings/hello", greeting.client("")
         answer = nobody.post(path, content=body, headers=signed(body, SECRET))
@@ -119,7 +121,9 @@ class TestAWebhook:
         headers = {**delivery.headers, **signed(delivery.body, "wrong")}
         problem(nobody.post(path, content=delivery.body, headers=headers), 401)
 
-    def test_that_one_refuses_has_reached_the_others(self, greeting: RunningServer) -> None:
+    def test_that_one_application_refuses_has_reached_the_others(
+        self, greeting: RunningServer
+    ) -> None:
         """The forge is told of the failure and sends it again; that is harmless to the others."""
         other = {"number": 4711, "pull_request.number": 4711}
         delivery = pull_request({"sender.login": "nobody", **other})

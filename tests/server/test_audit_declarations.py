@@ -51,7 +51,7 @@ def contents_of(part: Any, description: Any) -> set[str]:
     return set[str]().union(*found)
 
 
-def test_every_declared_field_exists_and_no_declared_field_is_a_secret() -> None:
+def test_every_field_declared_for_the_audit_log_exists_and_none_is_a_secret() -> None:
     description: Any = built().openapi()
     checked = 0
     for route, rule in changing_routes():
@@ -70,7 +70,7 @@ def test_every_declared_field_exists_and_no_declared_field_is_a_secret() -> None
     assert checked > 40
 
 
-def test_the_hot_paths_write_no_entry_for_a_key() -> None:
+def test_submits_and_settles_with_a_key_write_no_audit_entry() -> None:
     rules = {
         (method, route.path): rule
         for route, rule in changing_routes()

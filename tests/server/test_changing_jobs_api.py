@@ -8,7 +8,7 @@ from tests.server.serving import Api, code
 
 
 class TestMoving:
-    def test_gives_a_job_that_waits_another_time(self, api: Api) -> None:
+    def test_gives_a_waiting_job_another_due_time(self, api: Api) -> None:
         api.submit("x", id="a", delay=3600)
         answer = api.patch("/jobs/a", {"delay": 7200})
         assert (answer.status_code, answer.json()) == (200, {"id": "a", "state": "delayed"})
@@ -18,12 +18,12 @@ class TestMoving:
         [job] = api.claim()
         assert job["id"] == "a"
 
-    def test_of_a_ready_one_delays_it(self, api: Api) -> None:
+    def test_delays_a_ready_job(self, api: Api) -> None:
         api.submit("x", id="a")
         assert api.patch("/jobs/a", {"delay": 60}).json()["state"] == "delayed"
         assert api.claim() == []
 
-    def test_is_refused_with_the_state(self, api: Api) -> None:
+    def test_is_refused_with_the_state_of_the_job(self, api: Api) -> None:
         assert code(api.patch("/jobs/nobody", {"delay": 1}), 404) == "job-not-found"
         api.submit("x", id="a")
         [job] = api.claim()
@@ -41,13 +41,13 @@ class TestMoving:
             {"delay": 1, "state": "ready"}, {"due": "9999-01-01T00:00:00Z"}, [], None,
         ],
     )  # fmt: skip
-    def test_refuses_what_is_no_time(self, api: Api, body: Any) -> None:
+    def test_refuses_an_invalid_time(self, api: Api, body: Any) -> None:
         api.submit("x", id="a")
         assert api.patch("/jobs/a", body).status_code == 422
 
 
 class TestSetting:
-    def test_makes_a_job_or_replaces_it(self, api: Api) -> None:
+    def test_creates_a_job_or_replaces_it(self, api: Api) -> None:
         first = api.put("/jobs/a", {"payload": 1, "delay": 3600})
         assert first.status_code == 201
         assert first.json() == {"id": "a", "state": "delayed", "replaced": False}
@@ -58,7 +58,7 @@ class TestSetting:
         found = api.look("a")
         assert (found["payload"], found["priority"], found["due_at"]) == (2, 90, None)
 
-    def test_makes_anew_what_was_cancelled(self, api: Api) -> None:
+    def test_creates_a_cancelled_job_again(self, api: Api) -> None:
         api.submit("x", id="a")
         api.post("/jobs/a/cancel")
         assert api.submit("x", id="a")["existed"]
@@ -74,7 +74,7 @@ class TestSetting:
             (201, False)
         ] * 2
 
-    def test_refuses_another_id_and_what_no_job_can_be(self, api: Api) -> None:
+    def test_refuses_another_id_and_invalid_fields(self, api: Api) -> None:
         assert api.put("/jobs/a", {"payload": 1, "id": "b"}).status_code == 422
         assert api.put("/jobs/a", {"payload": 1, "priority": 101}).status_code == 422
         assert api.put("/jobs/a", [{"payload": 1}]).status_code == 422

@@ -82,7 +82,7 @@ SILENT = {
 
 
 @pytest.mark.parametrize("sent", SILENT.values(), ids=SILENT)
-def test_clients_that_send_too_little_keep_nobody_out(
+def test_clients_that_send_incomplete_requests_block_no_other_client(
     served: RunningServer, lines: ExitStack, sent: bytes
 ) -> None:
     """Those who come with a key are known: an address that guesses too much is refused new ones."""
@@ -103,7 +103,7 @@ def stream(served: RunningServer, key: str) -> RawConnection:
     return line
 
 
-def test_health_checks_and_admins_have_a_reserve(served: RunningServer) -> None:
+def test_health_checks_and_admins_have_reserved_connections(served: RunningServer) -> None:
     """Streams hold all connections, so there is no idle one that could be closed."""
     served.api("mails").submit(1)
     _, reader = served.make_key("read")
@@ -130,7 +130,7 @@ def test_health_checks_and_admins_have_a_reserve(served: RunningServer) -> None:
     eventually(lambda: served.client(reader).get("/api/v1/queues").status_code == 200)
 
 
-def test_one_key_has_at_most_half_of_all_connections_under_way(served: RunningServer) -> None:
+def test_one_key_gets_at_most_half_of_all_connections(served: RunningServer) -> None:
     """With bodies that never end, which are no streams and no claims."""
     _, key = served.make_key("submit")
     head = (
@@ -148,7 +148,7 @@ def test_one_key_has_at_most_half_of_all_connections_under_way(served: RunningSe
         assert served.client(other).get("/api/v1/queues").status_code == 200
 
 
-def test_one_key_has_few_of_the_waiting_claims(served: RunningServer) -> None:
+def test_one_key_has_a_limited_number_of_waiting_claims(served: RunningServer) -> None:
     _, busy = served.make_key("work")
     _, calm = served.make_key("work")
     served.api("claims").submit(1, delay=3600)
@@ -217,7 +217,7 @@ def test_the_connection_that_was_idle_for_longest_is_closed_first() -> None:
     assert connections.count == 3
 
 
-def test_an_address_at_its_limit_closes_its_own() -> None:
+def test_an_address_at_its_limit_replaces_its_own_idle_connection() -> None:
     connections = Connections(10, 2)
     [other] = added(connections, "a", 1, busy=False)
     [older, _] = added(connections, "b", 2, busy=False)
@@ -226,7 +226,7 @@ def test_an_address_at_its_limit_closes_its_own() -> None:
     assert not other.closed
 
 
-def test_the_reserve_is_used_up_at_last() -> None:
+def test_a_connection_beyond_the_reserve_is_refused() -> None:
     connections = Connections(2, 100)
     added(connections, "a", 2, busy=True)
     reserve = added(connections, "a", RESERVE, busy=True)
@@ -236,7 +236,7 @@ def test_the_reserve_is_used_up_at_last() -> None:
     assert connections.add(Line("a"))
 
 
-def test_a_connection_of_the_reserve_is_an_ordinary_one_after_others_have_left() -> None:
+def test_a_reserved_connection_becomes_an_ordinary_one_after_others_have_closed() -> None:
     connections = Connections(2, 100)
     lines = added(connections, "a", 2, busy=True)
     [late] = added(connections, "a", 1, busy=False)
@@ -245,7 +245,7 @@ def test_a_connection_of_the_reserve_is_an_ordinary_one_after_others_have_left()
     assert not connections.is_reserved(late)
 
 
-def test_nothing_is_kept_of_connections_that_were_closed() -> None:
+def test_closed_connections_leave_nothing_in_memory() -> None:
     connections = Connections(2, 1)
     for address in "abc":
         for line in added(connections, address, 3, busy=False):

@@ -47,13 +47,13 @@ def test_a_cheap_request_counts_as_one() -> None:
     assert taken(Rates(100), K, 0.001) >= 200
 
 
-def test_an_expensive_request_counts_as_many() -> None:
+def test_an_expensive_request_counts_as_many_requests() -> None:
     """A key has four seconds of processor time at once."""
     assert taken(Rates(100), K, 0.125) <= 40
     assert taken(Rates(100), K, 1.0) <= 5
 
 
-def test_a_key_that_had_expensive_requests_has_few_of_them_under_way() -> None:
+def test_a_key_that_sent_expensive_requests_may_run_few_of_them_at_once() -> None:
     rates = Rates(100)
     rates.settle(K, rates.take(K), 1.0)
     refusal = refused_after(lambda: rates.take(K), 20)
@@ -67,13 +67,13 @@ def test_large_pages_count_as_several_before_they_are_answered() -> None:
     assert refused_after(lambda: rates.take(K, size=1000), 120).status == 429
 
 
-def test_an_expensive_request_of_one_key_is_no_other_keys_cost() -> None:
+def test_an_expensive_request_of_one_key_costs_no_other_key() -> None:
     rates = Rates(100)
     taken(rates, Account("one"), 1.0)
     assert taken(rates, Account("other"), 0.001) >= 200
 
 
-def test_a_credential_has_a_share_of_what_its_key_has() -> None:
+def test_a_credential_has_a_share_of_the_limits_of_its_key() -> None:
     rates = Rates(100, share=10)
     one, other = Account("k", "one"), Account("k", "other")
     assert refused_after(lambda: rates.take(one), 1000).status == 429
@@ -82,7 +82,7 @@ def test_a_credential_has_a_share_of_what_its_key_has() -> None:
     assert taken(Rates(100, share=10), one, 0.125) <= 4
 
 
-def test_all_credentials_of_a_key_together_have_as_much_as_the_key() -> None:
+def test_all_credentials_of_a_key_together_have_the_same_limits_as_the_key() -> None:
     """They have four seconds of processor time at once."""
     rates, numbers = Rates(100, share=100), count()
 
@@ -94,7 +94,7 @@ def test_all_credentials_of_a_key_together_have_as_much_as_the_key() -> None:
     rates.take(K)
 
 
-def test_a_request_that_goes_on_is_charged_for_what_it_has_used() -> None:
+def test_a_running_request_is_charged_for_the_time_used_so_far() -> None:
     rates = Rates(100)
     charged = rates.charge(K, rates.take(K), 60.0)
     assert charged == 60.0
@@ -121,7 +121,7 @@ def test_without_a_rate_nothing_is_refused() -> None:
     assert taken(Rates(0), K, 1.0) == 10_000
 
 
-async def test_the_time_of_a_request_is_that_of_its_own_steps() -> None:
+async def test_the_processor_time_of_a_request_is_that_of_its_own_steps() -> None:
     async def waits() -> None:
         await asyncio.sleep(0)
         await busy
@@ -137,7 +137,7 @@ async def test_the_time_of_a_request_is_that_of_its_own_steps() -> None:
     assert own.seconds > 10 * waiting.seconds
 
 
-async def test_a_measured_request_is_cancelled_as_any_other() -> None:
+async def test_a_measured_request_can_be_cancelled() -> None:
     ended = list[str]()
 
     async def run() -> None:
@@ -177,7 +177,7 @@ async def test_large_pages_are_measured_and_counted_for_their_key(app: FastAPI) 
 # ── what is made once ────────────────────────────────────────────────────────────────────
 
 
-async def test_readiness_is_tried_once_for_all_who_ask_together(
+async def test_simultaneous_readiness_requests_share_one_check(
     app: FastAPI, client: httpx.AsyncClient
 ) -> None:
     tries = 0
@@ -195,7 +195,9 @@ async def test_readiness_is_tried_once_for_all_who_ask_together(
     assert tries <= 25
 
 
-def test_the_description_is_not_sent_again_to_who_has_it(running: RunningServer) -> None:
+def test_the_api_description_is_not_sent_again_to_a_client_that_has_it(
+    running: RunningServer,
+) -> None:
     client = running.client()
     first = client.get("/openapi.json")
     assert first.status_code == 200
@@ -219,7 +221,7 @@ def test_guesses_are_counted_by_address() -> None:
     guesses.take("b")
 
 
-def test_what_is_remembered_of_addresses_is_bounded() -> None:
+def test_the_memory_for_addresses_is_bounded() -> None:
     guesses, rates = Guesses(1), Rates(1)
     for n in range(30_000):
         guesses.take(str(n))

@@ -114,7 +114,7 @@ def backend(served: RunningServer) -> Backend:
     return Backend(served, served.make_key("submit", "read")[1])
 
 
-def test_one_credential_has_few_of_the_streams_of_its_key(
+def test_one_credential_gets_a_small_share_of_the_streams_of_its_key(
     served: RunningServer, backend: Backend
 ) -> None:
     hostile, other = backend.visitor(), backend.visitor()
@@ -130,7 +130,7 @@ def test_one_credential_has_few_of_the_streams_of_its_key(
                 assert line.status() == 200
 
 
-def test_one_credential_has_few_of_the_requests_of_its_key(
+def test_one_credential_gets_a_small_share_of_the_requests_of_its_key(
     served: RunningServer, backend: Backend
 ) -> None:
     hostile, other = backend.visitor(), backend.visitor()
@@ -153,7 +153,7 @@ def answered(lines: list[RawConnection]) -> list[RawConnection]:
         return [found.data for found, _ in watched.select(0)]
 
 
-def test_one_credential_has_little_of_the_rate_of_its_key(slow: RunningServer) -> None:
+def test_one_credential_gets_a_small_share_of_the_rate_of_its_key(slow: RunningServer) -> None:
     """It has three requests a second, and bursts of six; its key has ten times as many."""
     backend = Backend(slow, slow.make_key("submit", "read")[1])
     hostile, other = backend.visitor(), backend.visitor()
@@ -174,7 +174,7 @@ def test_one_credential_has_little_of_the_rate_of_its_key(slow: RunningServer) -
     assert backend.client().get(f"{ROOT}/{hostile.id}").status_code == 200
 
 
-def test_all_credentials_together_leave_the_limits_of_their_key_alone(
+def test_all_credentials_together_do_not_use_the_limits_of_their_key(
     served: RunningServer, backend: Backend
 ) -> None:
     each = STREAMS * SHARE // 100

@@ -22,7 +22,7 @@ from towpath.telemetry.logs import Log
 CANARY = "canary-in-an-error"
 
 
-async def test_a_defect_is_a_500_without_details(
+async def test_an_unexpected_error_is_a_500_without_details(
     server: EmbeddedServer, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = app_on(server.url, ledger)
@@ -55,7 +55,9 @@ async def test_a_defect_is_a_500_without_details(
     assert CANARY not in caplog.text
 
 
-def test_a_key_of_another_program_is_no_defect(running: RunningServer, api: Api) -> None:
+def test_a_redis_key_of_another_program_is_no_unexpected_error(
+    running: RunningServer, api: Api
+) -> None:
     key = f"{{{api.queue}}}:queue"
     ask(running.store, "SET", key, "of another program")
     told = problem(api.post("/jobs", {"payload": 1}), 503)
@@ -64,7 +66,7 @@ def test_a_key_of_another_program_is_no_defect(running: RunningServer, api: Api)
     assert api.post("/jobs", {"payload": 1}).status_code == 202
 
 
-def test_options_that_only_a_newer_release_knows_are_no_defect(
+def test_options_of_a_newer_release_are_no_unexpected_error(
     running: RunningServer, queue: str
 ) -> None:
     meta, stored = f"{{{queue}}}:meta", '[1,{"max_length":70,"zeal":5}]'

@@ -38,7 +38,7 @@ def sending(*parts: bytes, ends: bool = True) -> Any:
     return receive
 
 
-async def test_a_delivery_without_room_is_refused_until_there_is_some() -> None:
+async def test_a_delivery_that_finds_the_memory_used_up_is_refused_until_some_is_free() -> None:
     deliveries = Deliveries(largest=100, within=seconds(5), together=150)
     async with deliveries.read(SCOPE, sending(b"x" * 100)) as first:
         assert first == b"x" * 100
@@ -50,7 +50,7 @@ async def test_a_delivery_without_room_is_refused_until_there_is_some() -> None:
         assert second == b"x" * 80
 
 
-async def test_a_delivery_that_is_too_slow_is_given_up_and_frees_its_room() -> None:
+async def test_a_delivery_that_is_too_slow_is_refused_and_frees_its_memory() -> None:
     deliveries = Deliveries(largest=100, within=seconds(0.05), together=100)
     with pytest.raises(Refused) as refused:
         async with deliveries.read(SCOPE, sending(b"x" * 90, ends=False)):
@@ -69,8 +69,8 @@ async def test_a_delivery_that_is_too_large_is_refused_before_its_end() -> None:
     assert "reviews.delivery" in (refused.value.remedy or "")
 
 
-class TestEndsThatAreHeldBack:
-    async def test_give_way_to_what_comes_later_the_oldest_first(self) -> None:
+class TestUnfinishedDeliveries:
+    async def test_are_evicted_for_later_ones_the_oldest_first(self) -> None:
         deliveries = Deliveries(largest=100, within=seconds(30), together=250)
         async with asyncio.TaskGroup() as tasks:
             old = tasks.create_task(held_back(deliveries, from_address("203.0.113.1"), 90))
@@ -83,7 +83,7 @@ class TestEndsThatAreHeldBack:
             assert not new.done()
             new.cancel()
 
-    async def test_of_one_address_give_way_first_when_it_has_its_share(self) -> None:
+    async def test_of_an_address_that_has_used_up_its_share_are_evicted_first(self) -> None:
         deliveries = Deliveries(largest=100, within=seconds(30), together=1000, each=150)
         async with asyncio.TaskGroup() as tasks:
             other = tasks.create_task(held_back(deliveries, from_address("203.0.113.1"), 90))
@@ -100,7 +100,9 @@ class TestEndsThatAreHeldBack:
         ("one", "other"),
         [("2001:db8::1", "2001:db8::ffff"), ("::ffff:203.0.113.1", "203.0.113.1")],
     )
-    async def test_are_counted_by_who_can_have_the_address(self, one: str, other: str) -> None:
+    async def test_are_counted_by_network_for_ipv6_and_by_address_for_ipv4(
+        self, one: str, other: str
+    ) -> None:
         """A customer has a whole network of IPv6; an address of IPv4 is the same in IPv6."""
         deliveries = Deliveries(largest=100, within=seconds(30), together=1000, each=150)
         async with asyncio.TaskGroup() as tasks:
@@ -109,7 +111,7 @@ class TestEndsThatAreHeldBack:
             async with deliveries.read(from_address(other), sending(b"x" * 90)):
                 assert await first == 503
 
-    async def test_that_come_just_then_are_given_up_all_the_same(self) -> None:
+    async def test_that_end_just_after_their_eviction_are_refused(self) -> None:
         """What was freed is gone: a body without its beginning must not get through."""
         deliveries = Deliveries(largest=100, within=seconds(30), together=150)
         last = asyncio.Event()

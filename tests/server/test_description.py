@@ -50,7 +50,7 @@ def operations(description: Any) -> list[tuple[str, str, Any]]:
     ]
 
 
-def test_the_description_is_openapi_3_1_with_a_sentence_for_everything(description: Any) -> None:
+def test_the_description_is_openapi_3_1_and_every_field_has_a_sentence(description: Any) -> None:
     assert description["openapi"].startswith("3.1")
     for method, path, operation in operations(description):
         assert operation["description"], (method, path)
@@ -74,7 +74,9 @@ def test_every_path_but_health_needs_a_key_and_says_so(description: Any) -> None
         assert is_open or "401" in operation["responses"], (method, path)
 
 
-def test_an_upload_that_exists_is_described(running: RunningServer, description: Any) -> None:
+def test_the_answer_for_an_existing_upload_is_described(
+    running: RunningServer, description: Any
+) -> None:
     headers, body = {"Idempotency-Key": "described"}, {"name": "a", "size": 1}
     answers = [
         running.client().post("/api/v1/uploads", json=body, headers=headers) for _ in range(2)
@@ -92,9 +94,7 @@ def test_every_refusal_is_a_problem(description: Any) -> None:
                 assert "Retry-After" in answer["headers"], (method, path)
 
 
-def test_no_request_is_answered_otherwise_than_described(
-    running: RunningServer, description: Any
-) -> None:
+def test_every_answer_is_as_described(running: RunningServer, description: Any) -> None:
     """Sensible and senseless requests to every path: no 500, no answer that is not described."""
     sys.stdout.write(f"SCHEMA_SEED={SEED} SCHEMA_EXAMPLES={EXAMPLES}\n")
     schema = library.openapi.from_dict(description)

@@ -34,7 +34,7 @@ BODIES = {
 
 @pytest.mark.parametrize("scope", ["submit", "read"])
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-async def test_it_answers_as_a_route_that_fastapi_calls(
+async def test_a_direct_route_answers_like_a_route_that_fastapi_calls(
     app: FastAPI, body: bytes, scope: str
 ) -> None:
     app.router.routes.insert(0, BodyRoute(CALLED_BY_FASTAPI, send, methods=["POST"]))
@@ -58,7 +58,7 @@ async def test_it_answers_as_a_route_that_fastapi_calls(
         (b"{}", {}),
     ],
 )
-async def test_it_refuses_the_same_types(
+async def test_a_direct_route_refuses_the_same_types(
     app: FastAPI, content: bytes, headers: dict[str, str]
 ) -> None:
     app.router.routes.insert(0, BodyRoute(CALLED_BY_FASTAPI, send, methods=["POST"]))
@@ -71,7 +71,7 @@ async def test_it_refuses_the_same_types(
     assert answers[0].json() == answers[1].json()
 
 
-def test_messages_are_sent_on_such_a_route() -> None:
+def test_messages_are_sent_to_a_direct_route() -> None:
     [route] = [route for route in router.routes if getattr(route, "endpoint", None) is send]
     assert isinstance(route, DirectRoute)
 
@@ -112,13 +112,13 @@ async def without_a_body(key: CanSend) -> Response:
         without_a_body,
     ],
 )
-def test_a_function_that_needs_more_is_refused(endpoint: Any) -> None:
+def test_a_function_with_other_parameters_is_refused_as_a_direct_route(endpoint: Any) -> None:
     APIRoute("/here", endpoint, methods=["POST"])
     with pytest.raises(TypeError, match="/here takes more than a body"):
         DirectRoute("/here", endpoint, methods=["POST"])
 
 
-def test_a_guard_of_the_router_is_refused() -> None:
+def test_a_dependency_of_the_router_is_refused_for_a_direct_route() -> None:
     """FastAPI would call it before the function; here nobody does."""
     guards = [Depends(of_the_key)]
     APIRoute("/here", send, methods=["POST"], dependencies=guards)

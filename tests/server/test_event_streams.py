@@ -65,7 +65,7 @@ def test_a_stream_begins_with_the_answer(api: Api) -> None:
         assert next(events).job == "after"
 
 
-def test_a_stream_goes_on_where_the_client_left_off(api: Api) -> None:
+def test_a_stream_continues_where_the_client_left_off(api: Api) -> None:
     with following(api) as events:
         for id in "abcd":
             api.submit(1, id=id)
@@ -75,7 +75,7 @@ def test_a_stream_goes_on_where_the_client_left_off(api: Api) -> None:
         assert [event.job for event in islice(events, 3)] == ["c", "d", "e"]
 
 
-def test_a_stream_goes_on_inside_of_an_entry_with_several_jobs(api: Api) -> None:
+def test_a_stream_continues_inside_an_entry_with_several_jobs(api: Api) -> None:
     """A list is one step in the store, so its jobs share a place in the stream: none is lost."""
     with following(api) as events:
         api.post("/jobs", [{"payload": 1, "id": id} for id in "abcde"])
@@ -93,7 +93,7 @@ def test_a_stream_may_begin_with_the_oldest_kept_event(api: Api) -> None:
         assert next(events).job == "a"
 
 
-def test_a_stream_tells_once_that_events_are_missing(running: RunningServer, queue: str) -> None:
+def test_a_stream_reports_missing_events_once(running: RunningServer, queue: str) -> None:
     """Nobody followed the queue for more than a minute, and something happened."""
     api, keys = running.api(queue), keys_of(queue_name(queue))
     with following(api) as events:
@@ -112,7 +112,7 @@ def test_a_stream_tells_once_that_events_are_missing(running: RunningServer, que
         assert next(events).job == "b"
 
 
-def test_a_stream_tells_that_the_place_of_the_client_is_gone(
+def test_a_stream_reports_that_the_position_of_the_client_was_trimmed(
     running: RunningServer, queue: str
 ) -> None:
     api, keys = running.api(queue), keys_of(queue_name(queue))
@@ -176,7 +176,7 @@ def change_policy(running: RunningServer, queue: str, policy: EventPolicy) -> No
     asyncio.run(change())
 
 
-async def test_a_stream_tells_a_gap_once_that_it_reads_twice(
+async def test_a_stream_that_reads_a_gap_twice_reports_it_once(
     engine: Engine, server: EmbeddedServer
 ) -> None:
     """Behind its last event, and again as it happens: the gap came while the stream began."""
@@ -213,7 +213,7 @@ def test_an_invalid_event_id_is_refused(api: Api, last_id: str) -> None:
     problem(api.client.get(f"{api.root}/events", headers=headers), 422)
 
 
-def test_the_number_of_open_streams_has_its_limits(limited: RunningServer) -> None:
+def test_the_number_of_open_streams_is_limited(limited: RunningServer) -> None:
     (_, one), (_, other) = limited.make_key("read"), limited.make_key("read")
     api, others = limited.api("mails", one), limited.api("mails", other)
     with following(api), following(api):
@@ -248,7 +248,7 @@ class TestAKeyThatEnds:
                 assert len(pings) < 3, "the stream goes on"
             return lines
 
-    def test_by_its_time_ends_its_streams(self, running: RunningServer, queue: str) -> None:
+    def test_by_expiring_ends_its_streams(self, running: RunningServer, queue: str) -> None:
         """On a busy machine a key may be over before its stream opens: the next lasts longer."""
         for seconds in (1.5, 10, 60):
             soon = datetime.now(UTC) + timedelta(seconds=seconds)
@@ -291,7 +291,9 @@ class TestAKeyThatEnds:
         assert api.look("a")["state"] == "ready"
 
 
-def test_many_who_follow_cost_little_more_than_one(running: RunningServer, queue: str) -> None:
+def test_many_followers_of_a_queue_cost_little_more_than_one(
+    running: RunningServer, queue: str
+) -> None:
     """What happens is put into words once: a hundred clients, and two hundred jobs at once."""
     _, secret = running.make_key("read")
     api = running.api(queue)

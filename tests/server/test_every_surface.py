@@ -285,7 +285,7 @@ def test_a_job_between_two_attempts_explains_which_failed_why_and_when_the_next_
 
 
 @pytest.mark.parametrize("surface", ["python"], indirect=True)
-def test_a_failure_outlasts_a_retry_and_a_loss_of_redis(
+def test_a_failed_attempt_is_still_shown_after_a_retry_and_a_loss_of_redis(
     surface: Surface, invoices: Invoices, running: RunningServer
 ) -> None:
     """With a record, the row has it. A plain job keeps it through the retry, in Redis."""
@@ -383,7 +383,7 @@ def test_a_refusal_is_the_same_on_every_surface(
 
 
 @pytest.mark.parametrize("surface", ["python", "http", "dashboard"], indirect=True)
-def test_a_job_that_never_was_is_not_found(surface: Surface, invoices: Invoices) -> None:
+def test_a_job_that_never_existed_is_not_found(surface: Surface, invoices: Invoices) -> None:
     invoices.submit(id="another")
     if isinstance(surface, OnTheDashboard):
         with pytest.raises(AssertionError, match="not found"):
@@ -393,7 +393,7 @@ def test_a_job_that_never_was_is_not_found(surface: Surface, invoices: Invoices)
     assert {surface.change(verb, ID) for verb in verbs} == {"job_not_found"}
 
 
-def test_a_handler_sees_the_id_that_its_caller_gave(invoices: Invoices) -> None:
+def test_a_handler_sees_the_id_that_the_caller_gave(invoices: Invoices) -> None:
     """Whatever Redis calls the job by then: a key for a payment must not change."""
     invoices.submit(delay=hours(2))
     job = invoices.handler.blocking.job(ID)

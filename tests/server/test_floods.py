@@ -49,7 +49,7 @@ def head(path: str, *more: str) -> str:
     return "\r\n".join([f"POST {path} HTTP/1.1", "Host: x", *more, "", ""])
 
 
-class TestBodiesThatNobodyAskedFor:
+class TestBodiesOfPathsThatTakeNone:
     @pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
     def test_are_not_read_without_a_key(self, served: RunningServer, lines: Any, path: str) -> None:
         before = memory(served)
@@ -61,15 +61,15 @@ class TestBodiesThatNobodyAskedFor:
         assert memory(served) - before < 20 * MB
 
     @pytest.mark.parametrize("path", ["/api/v1/queues/mails/pause", "/api/v1/nothing"])
-    def test_are_not_read_with_one(self, served: RunningServer, lines: Any, path: str) -> None:
+    def test_are_not_read_with_a_key(self, served: RunningServer, lines: Any, path: str) -> None:
         line = lines()
         line.send(head(path, f"X-API-Key: {served.key}", f"Content-Length: {2 * MB}"))
         line.send(b" " * MB)
         assert line.answer()[0] in (204, 404)
 
 
-class TestEndsThatAreHeldBack:
-    def test_keep_no_webhook_out(self, served: RunningServer, lines: Any) -> None:
+class TestUnfinishedBodies:
+    def test_do_not_block_webhooks(self, served: RunningServer, lines: Any) -> None:
         """Thirteen of 5 MiB are more than all deliveries together may take."""
         before = memory(served)
         for _ in range(13):
@@ -81,7 +81,7 @@ class TestEndsThatAreHeldBack:
         assert answer.status_code == 202, answer.text
         assert memory(served) - before < 64 * MB
 
-    def test_of_one_key_keep_no_other_out(self, served: RunningServer, lines: Any) -> None:
+    def test_of_one_key_do_not_block_another_key(self, served: RunningServer, lines: Any) -> None:
         _, secret = served.make_key("submit")
         before = memory(served)
         for _ in range(60):
@@ -123,7 +123,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
-def test_two_megabytes_of_small_things_do_not_hold_the_server(
+def test_two_megabytes_of_small_values_do_not_block_the_server(
     served: RunningServer, body: bytes
 ) -> None:
     """Nobody else is answered while they are looked at."""
@@ -134,7 +134,7 @@ def test_two_megabytes_of_small_things_do_not_hold_the_server(
     assert processor_time(served) - before < 0.5
 
 
-def test_a_payload_of_small_things_is_shown_without_holding_the_server(
+def test_a_payload_of_small_values_is_shown_without_blocking_the_server(
     served: RunningServer,
 ) -> None:
     client = served.client()
@@ -145,7 +145,7 @@ def test_a_payload_of_small_things_is_shown_without_holding_the_server(
     assert processor_time(served) - before < 0.5
 
 
-def test_no_flood_leaves_a_defect(served: RunningServer) -> None:
+def test_no_flood_causes_an_unexpected_error(served: RunningServer) -> None:
     assert served.client(key="").get("/livez").text == "ok"
     assert not [event for event in served.events() if event["event"] == "http.defect"]
     assert Path(served.log).exists()

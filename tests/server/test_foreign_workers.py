@@ -101,7 +101,7 @@ def test_a_worker_in_shell_completes_jobs(running: RunningServer, api: Api) -> N
 
 
 @pytest.mark.parametrize("name", ["worker.mjs", "worker.sh"])
-def test_a_foreign_worker_is_short(name: str) -> None:
+def test_the_example_workers_are_short(name: str) -> None:
     lines = Path(EXAMPLES / name).read_text().splitlines()
     code = [line for line in lines if line.strip() and not line.startswith(("//", "#"))]
     assert len(code) <= 30

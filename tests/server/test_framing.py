@@ -94,7 +94,7 @@ def test_an_ordinary_request_is_answered(running: RunningServer, text: str) -> N
         assert line.answer()[0] == 200
 
 
-def test_a_refused_request_leaves_the_answer_before_it_whole(running: RunningServer) -> None:
+def test_the_answer_before_a_refused_request_is_complete(running: RunningServer) -> None:
     with RawConnection(running) as line:
         line.send(SMUGGLED)
         assert line.answer()[0] == 200

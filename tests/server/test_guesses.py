@@ -62,7 +62,7 @@ GUESSES = (
 
 
 @pytest.mark.parametrize("guess", GUESSES)
-def test_too_many_wrong_ones_are_refused_and_known_keys_are_not(
+def test_too_many_wrong_keys_are_refused_and_known_keys_are_not(
     served: RunningServer, guess: Guess
 ) -> None:
     """The address is named by a proxy that the server trusts: each test has one of its own."""
@@ -102,7 +102,7 @@ async def test_a_wrong_guess_writes_nothing(ledger: Ledger, prepared_file_url: s
         assert await ledger.logins.redeem(link) is None
 
 
-def test_another_login_of_a_key_ends_its_oldest(served: RunningServer) -> None:
+def test_a_login_beyond_the_limit_of_a_key_ends_its_oldest_login(served: RunningServer) -> None:
     _, secret = served.make_key("read")
     _, other = served.make_key("read")
     others = log_in(served, other)

@@ -15,13 +15,13 @@ PAYLOADS: list[Any] = [
 
 
 class TestSubmitting:
-    def test_answers_202_with_id_state_and_place(self, api: Api) -> None:
+    def test_answers_202_with_id_state_and_location(self, api: Api) -> None:
         answer = api.post("/jobs", {"payload": {"path": "cat.png"}, "id": "cat"})
         assert answer.status_code == 202
         assert answer.json() == {"id": "cat", "state": "ready", "existed": False}
         assert answer.headers["location"] == f"{api.root}/jobs/cat"
 
-    def test_makes_an_id_where_none_is_given(self, api: Api) -> None:
+    def test_creates_an_id_if_none_is_given(self, api: Api) -> None:
         answer = api.post("/jobs", {"payload": 1})
         there = api.client.get(answer.headers["location"])
         assert there.json()["id"] == answer.json()["id"]
@@ -68,7 +68,7 @@ class TestSubmitting:
         assert code(api.post("/jobs", late | {"due": "2099-01-01T00:00:00"}), 422)
 
     @pytest.mark.parametrize("id", ["a/b", "a/explain", "a b", "ü", "100%", "%2F", "a?b#c", "x:y"])
-    def test_an_id_may_hold_anything_a_person_types(self, api: Api, id: str) -> None:
+    def test_an_id_may_have_any_characters_that_people_type(self, api: Api, id: str) -> None:
         answer = api.post("/jobs", {"payload": 1, "id": id})
         place = answer.headers["location"]
         assert place == f"{api.root}/jobs/{quote(id, safe='')}"
@@ -112,7 +112,7 @@ class TestSubmitting:
         ],
         ids=str,
     )
-    def test_a_value_that_cant_be_right_is_refused(self, api: Api, wrong: Any) -> None:
+    def test_an_invalid_value_is_refused(self, api: Api, wrong: Any) -> None:
         problem(api.post("/jobs", {"payload": 1, **wrong}), 422)
         assert api.get().json()["ready"] == 0
 
@@ -136,7 +136,7 @@ class TestSubmitting:
         for shown in (found, job):
             assert (shown["retry"], shown["max_attempts"]) == (retry, attempts)
 
-    def test_a_job_s_own_retry_policy_decides(self, api: Api) -> None:
+    def test_a_job_s_own_retry_policy_decides_about_its_next_attempt(self, api: Api) -> None:
         api.submit("x", retry="never")
         [job] = api.claim()
         assert api.say("fail", job, reason="no").json()["state"] == "dead"
@@ -164,7 +164,7 @@ class TestSubmitting:
         assert "64" in told["detail"]
 
     @pytest.mark.parametrize("queue", ["UPPER", "a b", "-x", "x" * 65, "a%2Fb", "ü", "%ff"])
-    def test_a_name_that_no_queue_can_have_is_refused(self, api: Api, queue: str) -> None:
+    def test_an_invalid_queue_name_is_refused(self, api: Api, queue: str) -> None:
         answer = api.client.post(f"/api/v1/queues/{queue}/jobs", json={"payload": 1})
         problem(answer, 422)
 
@@ -173,13 +173,13 @@ class TestSubmitting:
 
 
 class TestSubmittingAList:
-    def test_is_answered_one_by_one_in_order(self, api: Api) -> None:
+    def test_answers_for_each_job_in_order(self, api: Api) -> None:
         answer = api.post("/jobs", [{"payload": n, "id": f"j{n}"} for n in range(3)])
         assert answer.status_code == 202
         assert [job["id"] for job in answer.json()["jobs"]] == ["j0", "j1", "j2"]
         assert api.get().json()["ready"] == 3
 
-    def test_a_job_that_cant_be_taken_in_does_not_stop_the_others(self, api: Api) -> None:
+    def test_a_refused_job_does_not_stop_the_others(self, api: Api) -> None:
         api.submit("old", id="there")
         jobs = [
             {"payload": 1, "id": "first"},
@@ -236,13 +236,13 @@ class TestAnIdempotencyKeyOnASubmit:
         assert first.headers["location"] == again.headers["location"]
         assert api.get().json()["ready"] == 1
 
-    def test_holds_for_a_list_too(self, api: Api) -> None:
+    def test_works_for_a_list_of_jobs(self, api: Api) -> None:
         jobs = [{"payload": 1}, {"payload": 2, "id": "two"}, {"payload": 3, "id": "\n"}]
         first, again = (api.post("/jobs", jobs, idempotency_key="k") for _ in "12")
         assert first.json() == again.json()
         assert api.get().json()["ready"] == 2
 
-    def test_answers_the_same_when_the_job_has_gone_on(self, api: Api) -> None:
+    def test_gives_the_same_answer_after_the_job_has_changed(self, api: Api) -> None:
         first = api.post("/jobs", {"payload": 1}, idempotency_key="k")
         [job] = api.claim()
         api.say("complete", job)
@@ -254,7 +254,7 @@ class TestAnIdempotencyKeyOnASubmit:
         again = api.post("/jobs", {"payload": 2}, idempotency_key="k")
         assert code(again, 409) == "job-differs"
 
-    def test_may_be_long(self, api: Api) -> None:
+    def test_may_have_255_characters(self, api: Api) -> None:
         assert api.post("/jobs", {"payload": 1}, idempotency_key="k" * 255).status_code == 202
         problem(api.post("/jobs", {"payload": 1}, idempotency_key="k" * 256), 422)
 
@@ -266,7 +266,7 @@ class TestAnIdempotencyKeyOnASubmit:
 
 
 class TestLooking:
-    def test_shows_the_job_in_all_its_states(self, api: Api) -> None:
+    def test_shows_the_job_in_each_of_its_states(self, api: Api) -> None:
         api.submit({"n": 1}, id="a")
         assert api.look("a")["state"] == "ready"
         [job] = api.claim(worker="ann")
@@ -313,7 +313,7 @@ class TestListing:
         [job] = api.get("/jobs", state="ready").json()["jobs"]
         assert (job["id"], job["payload"]) == ("a", None)
 
-    def test_is_by_state_and_by_lane(self, api: Api) -> None:
+    def test_can_be_filtered_by_state_and_lane(self, api: Api) -> None:
         for n in range(3):
             api.submit(n, id=f"j{n}", lane="ann")
         api.submit(9, id="other", lane="bob")
@@ -334,7 +334,7 @@ class TestListing:
         ],
         ids=str,
     )
-    def test_refuses_what_makes_no_sense(self, api: Api, asked: dict[str, Any]) -> None:
+    def test_refuses_invalid_filters(self, api: Api, asked: dict[str, Any]) -> None:
         problem(api.get("/jobs", **asked), 422)
 
 
@@ -342,13 +342,13 @@ CANCELLED = {"id": "a", "state": "cancelled", "cancel_requested": False}
 
 
 class TestCancelling:
-    def test_ends_a_job_that_waits(self, api: Api) -> None:
+    def test_ends_a_waiting_job(self, api: Api) -> None:
         api.submit(1, id="a")
         assert api.post("/jobs/a/cancel").json() == CANCELLED
         assert api.claim() == []
         assert api.look("a")["state"] == "cancelled"
 
-    def test_asks_a_running_one_to_stop(self, api: Api) -> None:
+    def test_asks_the_worker_of_a_running_job_to_stop(self, api: Api) -> None:
         api.submit(1, id="a")
         [job] = api.claim()
         assert api.post("/jobs/a/cancel").json() == {
@@ -356,7 +356,7 @@ class TestCancelling:
         }  # fmt: skip
         assert api.say("renew", job).json()["cancel_requested"] is True
 
-    def test_is_too_late_for_one_that_has_ended(self, api: Api) -> None:
+    def test_of_an_ended_job_is_refused(self, api: Api) -> None:
         api.submit(1, id="a")
         [job] = api.claim()
         api.say("complete", job)

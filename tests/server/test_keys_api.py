@@ -25,9 +25,7 @@ class TestWithoutAKey:
         assert running.client(key="").get(path).status_code == 200
 
     @pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
-    def test_health_answers_those_who_want_the_status_alone(
-        self, running: RunningServer, path: str
-    ) -> None:
+    def test_health_answers_head_requests(self, running: RunningServer, path: str) -> None:
         client = running.client(key="")
         alone, whole = client.head(path), client.get(path)
         assert (alone.status_code, alone.content) == (200, b"")
@@ -59,7 +57,7 @@ class TestWithoutAKey:
             ("GET", "/livez/../api/v1/queues"),
         ],
     )
-    def test_all_else_answers_the_same(
+    def test_all_other_paths_give_the_same_answer(
         self, running: RunningServer, method: str, path: str
     ) -> None:
         """Whether there is such a path, method or job can't be learned."""
@@ -72,7 +70,7 @@ class TestWithoutAKey:
     @pytest.mark.parametrize(
         "body", [b"", b"{", b"x" * 3_000_000, b"[" * 100_000], ids=["none", "half", "large", "deep"]
     )
-    def test_the_body_does_not_matter(self, running: RunningServer, body: bytes) -> None:
+    def test_the_body_does_not_change_the_answer(self, running: RunningServer, body: bytes) -> None:
         assert code(running.client(key="").post(JOBS, content=body), 401) == "unauthorized"
 
 
@@ -99,7 +97,9 @@ class TestAKey:
         ],
         ids=str,
     )
-    def test_that_is_wrong_is_no_key(self, running: RunningServer, headers: dict[str, str]) -> None:
+    def test_that_is_wrong_is_refused(
+        self, running: RunningServer, headers: dict[str, str]
+    ) -> None:
         answer = running.client(key="").get("/api/v1/queues", headers=headers)
         assert code(answer, 401) == "unauthorized"
         assert running.key not in answer.text
@@ -124,7 +124,7 @@ class TestAKey:
         eventually(lambda: client.get("/api/v1/queues").status_code == 401)
         assert datetime.now(UTC) >= soon
 
-    def test_two_live_at_once_for_a_rotation(self, running: RunningServer) -> None:
+    def test_and_its_successor_both_work_during_a_rotation(self, running: RunningServer) -> None:
         (old_id, old), (_, new) = running.make_key("read"), running.make_key("read")
         assert running.client(old).get("/api/v1/queues").status_code == 200
         running.revoke(old_id)
@@ -165,7 +165,7 @@ def asked(client: httpx.Client, method: str, path: str) -> httpx.Response:
 
 
 @pytest.mark.parametrize("scope", NEEDS)
-def test_a_scope_opens_its_own_paths_and_no_others(
+def test_a_scope_allows_its_own_paths_and_no_others(
     running: RunningServer, queue: str, scope: str
 ) -> None:
     _, secret = running.make_key(scope)
@@ -180,14 +180,14 @@ def test_a_scope_opens_its_own_paths_and_no_others(
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/queues"])
-def test_reading_all_needs_the_scope_read(running: RunningServer, path: str) -> None:
+def test_every_path_that_reads_needs_the_scope_read(running: RunningServer, path: str) -> None:
     _, work = running.make_key("work")
     assert code(running.client(work).get(path), 403) == "scope-missing"
     _, read = running.make_key("read")
     assert running.client(read).get(path).status_code == 200
 
 
-def test_the_description_needs_any_key(running: RunningServer) -> None:
+def test_any_key_may_read_the_description_of_the_api(running: RunningServer) -> None:
     _, secret = running.make_key("submit", queues=("nothing",))
     client = running.client(secret)
     assert client.get("/openapi.json").json()["openapi"].startswith("3.1")
@@ -208,7 +208,7 @@ class TestQueuePatterns:
             answer = asked(client, method, f"/api/v1/queues/other{path}")
             assert code(answer, 403) == "queue-forbidden", (method, path)
 
-    def test_with_many_wildcards_do_not_hold_the_server(self, running: RunningServer) -> None:
+    def test_with_many_wildcards_do_not_block_the_server(self, running: RunningServer) -> None:
         """Matched by a search that goes back, one request would hold the server for minutes."""
         _, secret = running.make_key("read", queues=("*-*-*-*-*-*-*-*x",))
         client = running.client(secret)
@@ -233,7 +233,9 @@ class TestQueuePatterns:
 
 
 class TestRotating:
-    def test_gives_a_new_secret_once_and_keeps_all_else(self, running: RunningServer) -> None:
+    def test_gives_a_new_secret_once_and_keeps_all_other_fields(
+        self, running: RunningServer
+    ) -> None:
         admin = running.client()
         id, old = running.make_key("read", queues=("mails*",), owner="the shop")
         made = admin.post(f"/api/v1/keys/{id}/rotate", json={"overlap": 600})
@@ -253,9 +255,7 @@ class TestRotating:
         assert made.json()["owner"] == id
         assert running.client(old).get("/api/v1/queues").status_code == 401
 
-    def test_is_refused_for_a_key_that_is_not_there_or_has_ended(
-        self, running: RunningServer
-    ) -> None:
+    def test_of_an_unknown_or_ended_key_is_refused(self, running: RunningServer) -> None:
         admin = running.client()
         missing = admin.post("/api/v1/keys/nobody/rotate", json={})
         assert code(missing, 404) == "key-not-found"
@@ -298,7 +298,7 @@ class TestDoctorAboutKeysOfEarlierReleases:
         told = running.client().get("/api/v1/doctor").json()["findings"]
         return [one["found"] + one["do"] for one in told if one["check"] == "keys"]
 
-    def test_names_those_that_lose_something_until_they_are_rotated(
+    def test_names_keys_that_lose_abilities_until_they_are_rotated(
         self, running: RunningServer, tmp_path: Path
     ) -> None:
         made = {

@@ -26,7 +26,7 @@ JSON = "Content-Type: application/json"
 
 class TestABody:
     @pytest.mark.parametrize("form", ["declared", "streamed"])
-    def test_over_the_limit_is_refused_and_the_client_hears_it(
+    def test_over_the_limit_is_refused_and_the_client_can_read_the_answer(
         self, running: RunningServer, form: str
     ) -> None:
         content: Any = b"x" * (25 * MB) if form == "declared" else chunks(25)
@@ -61,7 +61,7 @@ class TestABody:
             line.__exit__()
         assert grown < 30 * 3 * MB
 
-    def test_that_comes_too_slowly_is_given_up(self, limited: RunningServer) -> None:
+    def test_that_comes_too_slowly_is_refused(self, limited: RunningServer) -> None:
         with RawConnection(limited) as line:
             line.send(head(limited, JSON, "Content-Length: 100") + '{"payload":')
             status, headers, body = line.answer()
@@ -93,7 +93,7 @@ class TestABody:
     @pytest.mark.parametrize(
         "kind", ["application/json; charset=utf-8", "APPLICATION/JSON", "application/x+json"]
     )
-    def test_that_is_json_by_another_spelling_is_taken(
+    def test_with_another_content_type_for_json_is_read(
         self, running: RunningServer, kind: str
     ) -> None:
         headers = {"Content-Type": kind}
@@ -117,9 +117,7 @@ class TestABody:
         ],
         ids=lambda body: repr(body[:24]),
     )
-    def test_that_is_not_json_to_the_letter_is_refused(
-        self, running: RunningServer, body: bytes
-    ) -> None:
+    def test_that_is_only_nearly_json_is_refused(self, running: RunningServer, body: bytes) -> None:
         headers = {"Content-Type": "application/json"}
         answer = running.client().post(JOBS, content=body, headers=headers)
         assert code(answer, 400) == "malformed-json"
@@ -172,7 +170,7 @@ class TestAHead:
             assert line.answer()[0] == 431
             assert line.closed()
 
-    def test_that_comes_too_slowly_is_given_up(self, limited: RunningServer) -> None:
+    def test_that_comes_too_slowly_is_refused(self, limited: RunningServer) -> None:
         """However little is missing, and after the time that the settings say."""
         began = time.monotonic()
         with RawConnection(limited) as line:
@@ -190,11 +188,11 @@ class TestAHead:
             line.send("GET /livez HTTP/1.1\r\nHost:")
             assert line.answer()[0] == 408
 
-    def test_that_never_begins_is_hung_up_on(self, limited: RunningServer) -> None:
+    def test_that_never_begins_ends_the_connection(self, limited: RunningServer) -> None:
         with RawConnection(limited) as line:
             assert line.closed()
 
-    def test_of_an_ordinary_size_is_fine(self, running: RunningServer) -> None:
+    def test_of_an_ordinary_size_is_read(self, running: RunningServer) -> None:
         headers = {"X-Long": "x" * 30_000}
         assert running.client().get("/api/v1/queues", headers=headers).status_code == 200
 
@@ -228,7 +226,7 @@ class TestTheRate:
         assert {client.get("/livez").status_code for _ in range(40)} == {200}
 
 
-def test_an_answer_does_not_wait_for_anything(running: RunningServer) -> None:
+def test_an_answer_is_sent_at_once(running: RunningServer) -> None:
     """Headers and body leave at once: a body that waits for the client costs 40 ms each time."""
     client = running.client()
 

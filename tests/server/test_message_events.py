@@ -72,7 +72,7 @@ class TestWaitingForTheAnswer:
             assert (name, data["answer"]) == ("answer", {"text": "hi"})
             assert (await listener.next())[0] == "end"
 
-    async def test_one_who_comes_late_gets_the_answer_at_once(
+    async def test_a_client_that_connects_late_gets_the_answer_at_once(
         self, app: FastAPI, client: httpx.AsyncClient
     ) -> None:
         sent = await post(client)
@@ -83,7 +83,7 @@ class TestWaitingForTheAnswer:
             lines = (await client.get(path, headers=headers)).text.splitlines()
             assert [line for line in lines if line.startswith("event")] == ["event: answer"]
 
-    async def test_one_who_leaves_is_forgotten(
+    async def test_a_client_that_leaves_is_forgotten(
         self, app: FastAPI, client: httpx.AsyncClient
     ) -> None:
         sent = await post(client)

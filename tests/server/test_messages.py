@@ -128,7 +128,7 @@ class TestBadInput:
         assert (await client.get("/api/v1/queue/test")).json()["queue_length"] == 0
 
     @pytest.mark.parametrize("missing", list(HELLO))
-    async def test_every_field_of_the_document_is_needed(
+    async def test_every_field_of_the_document_is_required(
         self, client: httpx.AsyncClient, missing: str
     ) -> None:
         body = {name: value for name, value in HELLO.items() if name != missing}
@@ -147,20 +147,18 @@ class TestBadInput:
             answer = await client.post("/api/v1/message", content=body, headers=json_)
             assert answer.status_code in {400, 422}, field
 
-    async def test_a_user_that_none_can_be_has_no_queue(self, client: httpx.AsyncClient) -> None:
+    async def test_an_invalid_user_id_is_refused(self, client: httpx.AsyncClient) -> None:
         for user_id in ("a%00b", "x" * 513):
             assert (await client.get(f"/api/v1/queue/{user_id}")).status_code == 422
 
-    async def test_a_message_that_is_not_there_is_not_found(
-        self, client: httpx.AsyncClient
-    ) -> None:
+    async def test_an_unknown_message_is_not_found(self, client: httpx.AsyncClient) -> None:
         for method, path in (("GET", "x"), ("GET", "x/events"), ("POST", "x/cancel")):
             answer = await client.request(method, f"/api/v1/message/{path}")
             assert answer.status_code == 404
 
 
 class TestAnsweringAMessage:
-    async def test_works_by_pull_over_the_queue_s_own_api(self, client: httpx.AsyncClient) -> None:
+    async def test_works_through_the_api_of_the_queue(self, client: httpx.AsyncClient) -> None:
         sent = await post(client, metadata={"thread": 7})
         job = await claim(client)
         assert job["id"] == sent["message_id"]
@@ -171,7 +169,7 @@ class TestAnsweringAMessage:
         assert (found["state"], found["answer"]) == ("answered", {"text": "hi"})
         assert found["queue_position"] == 0
 
-    async def test_a_cancelled_one_is_never_handed_out(self, client: httpx.AsyncClient) -> None:
+    async def test_a_cancelled_message_is_never_claimed(self, client: httpx.AsyncClient) -> None:
         for method, end in (("POST", "/cancel"), ("DELETE", "")):  # older clients say it so
             sent = await post(client)
             answer = await client.request(method, f"/api/v1/message/{sent['message_id']}{end}")
@@ -179,7 +177,7 @@ class TestAnsweringAMessage:
         answer = await client.post("/api/v1/queues/messages/claim", json={"worker": "w"})
         assert answer.status_code == 204
 
-    async def test_order_per_user_is_exact_though_a_consumer_falls_silent(
+    async def test_the_order_per_user_holds_although_a_consumer_falls_silent(
         self, client: httpx.AsyncClient
     ) -> None:
         """Its lease ends, and the message is handed out again before the user's next one."""
@@ -202,12 +200,12 @@ class TestAnsweringAMessage:
         assert stale.status_code == 409
 
 
-class TestRequestsWithoutTheStore:
+class TestRequestsWithoutRedis:
     async def test_are_refused_from_the_start(self, tmp_path: Path, ledger: Ledger) -> None:
         async with started(app_on(f"unix://{tmp_path}/nobody.sock", ledger)) as app:
             await away(app, "degraded")
 
-    async def test_are_refused_until_it_is_back(self, ledger: Ledger) -> None:
+    async def test_are_refused_until_redis_is_back(self, ledger: Ledger) -> None:
         with EmbeddedServer() as server:
             app = app_on(server.url, ledger)
             async with started(app), client_of(app, await key_of(app, "admin")) as client:
@@ -255,7 +253,7 @@ async def curl(arguments: str) -> Any:
     return json.loads(told)
 
 
-async def test_the_document_s_manual_checks(app: FastAPI) -> None:
+async def test_the_manual_checks_of_the_document_pass(app: FastAPI) -> None:
     """Its curl lines, with port and key adapted."""
     key = await key_of(app, "submit", "read")
     async with listening(app) as url:

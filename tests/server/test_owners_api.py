@@ -61,7 +61,7 @@ class TestAJobOverHttp:
         assert owners == [id, "shop", "shop", "shop"]
 
     @pytest.mark.parametrize("body", [{"owner": "victim"}, [{"owner": "victim"}]])
-    def test_can_not_be_given_to_another_owner(self, api: Api, body: object) -> None:
+    def test_cannot_be_given_to_another_owner(self, api: Api, body: object) -> None:
         answer = api.post("/jobs", body)
         told = answer.json()
         assert answer.status_code == 422 or told["jobs"][0]["error"] == "invalid_input"
@@ -92,14 +92,14 @@ class TestAJobOverHttp:
         assert facts(api, "a") == ("ready", "old")
 
     @each_change
-    def test_is_changed_by_a_key_that_manages(
+    def test_is_changed_by_a_key_with_the_scope_manage(
         self, callers: Callers, api: Api, change: Change
     ) -> None:
         callers("submit").submit("old", id="a")
         assert change(callers("submit", "manage"), "a").status_code == 200
         assert facts(api, "a") != ("ready", "old")
 
-    def test_belongs_to_whoever_replaced_it(self, callers: Callers, api: Api) -> None:
+    def test_belongs_to_the_owner_who_replaced_it(self, callers: Callers, api: Api) -> None:
         callers("submit", owner="shop").submit("old", id="a")
         callers("submit", "manage", owner="desk").put("/jobs/a", {"payload": "new"})
         assert api.look("a")["owner"] == "desk"

@@ -56,8 +56,10 @@ def part_is_named(client: httpx.Client, part: str) -> None:
     assert client.get("/livez").text == "ok"
 
 
-class TestTheStore:
-    def test_that_is_frozen_is_named_and_found_again(self, api: Api, store: EmbeddedServer) -> None:
+class TestRedis:
+    def test_that_is_frozen_is_reported_until_it_answers_again(
+        self, api: Api, store: EmbeddedServer
+    ) -> None:
         api.submit(1, id="a")
         store.pause()
         try:
@@ -70,7 +72,9 @@ class TestTheStore:
         eventually(lambda: api.client.get("/readyz").status_code == 200)
         assert api.look("a")["payload"] == 1
 
-    def test_that_is_killed_is_named_and_found_again(self, api: Api, store: EmbeddedServer) -> None:
+    def test_that_is_killed_is_reported_until_it_answers_again(
+        self, api: Api, store: EmbeddedServer
+    ) -> None:
         api.submit(1, id="a")
         store.kill()
         every_kind_is_refused(api)
@@ -112,7 +116,7 @@ class TestTheStore:
             eventually(lambda: of_tasks()[-1] == "task.recovered")
             assert set(of_tasks()) == {"task.interrupted", "task.recovered"}
 
-    def test_that_is_away_at_the_start_is_named_and_found_later(self, tmp_path: Path) -> None:
+    def test_that_is_away_at_the_start_is_reported_until_it_answers(self, tmp_path: Path) -> None:
         store = EmbeddedServer(data=tmp_path / "valkey")
         with serve(tmp_path, store.url) as served:
             api = served.api("mails")
@@ -158,7 +162,7 @@ class TestTheStore:
         finally:
             store.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
-    def test_that_is_full_refuses_submits_and_lets_workers_drain(
+    def test_that_is_full_refuses_submits_and_lets_workers_finish(
         self, api: Api, store: EmbeddedServer
     ) -> None:
         api.submit(1, id="a")
@@ -201,7 +205,7 @@ class TestTheDatabase:
         other.close()
         eventually(lambda: client.get("/readyz").status_code == 200)
 
-    def test_without_its_tables_is_named_and_found_again(
+    def test_without_its_tables_is_reported_until_they_are_back(
         self, served: RunningServer, api: Api, home: Path
     ) -> None:
         other = sqlite3.connect(home / "ledger.db", isolation_level=None)
@@ -233,7 +237,7 @@ class TestTheDatabase:
         assert not any(word in str(told) for word in (home.name, "ledger.db", "sqlite")), told
         eventually(lambda: served.client().get("/readyz").status_code == 200)
 
-    def test_that_is_away_at_the_start_ends_the_server(
+    def test_that_is_away_at_the_start_stops_the_server(
         self, tmp_path: Path, server: EmbeddedServer
     ) -> None:
         """It can't be served without knowing who may ask: the way out is told, at once."""

@@ -34,7 +34,7 @@ def served(
         yield running
 
 
-def test_a_job_lives_and_a_key_is_made_and_revoked(served: RunningServer, queue: str) -> None:
+def test_jobs_and_keys_work_on_postgresql(served: RunningServer, queue: str) -> None:
     """The first start made the tables; another process made the keys."""
     api = served.api(queue)
     api.submit("hello", id="a")
@@ -47,7 +47,7 @@ def test_a_job_lives_and_a_key_is_made_and_revoked(served: RunningServer, queue:
     eventually(lambda: served.api(queue, secret).get().status_code == 401)
 
 
-def test_several_servers_side_by_side_know_the_same_keys(
+def test_several_servers_on_one_database_know_the_same_keys(
     served: RunningServer, queue: str, tmp_path: Path, running_server: EmbeddedServer
 ) -> None:
     words = ("serve", "--url", running_server.url, "--database", served.database)
@@ -57,7 +57,7 @@ def test_several_servers_side_by_side_know_the_same_keys(
         assert served.api(queue).look("a")["state"] == "ready"
 
 
-def test_a_database_that_crashes_is_named_and_found_again(
+def test_a_database_that_crashes_is_reported_until_it_answers_again(
     served: RunningServer, queue: str, postgres: PostgresServer
 ) -> None:
     """Refused within two seconds while it is away; nobody has to restart anything."""
@@ -74,7 +74,7 @@ def test_a_database_that_crashes_is_named_and_found_again(
     assert api.look("a")["payload"] == 1
 
 
-def test_a_database_that_stands_still_holds_no_request_up(
+def test_a_frozen_database_is_reported_until_it_answers_again(
     served: RunningServer, queue: str, postgres: PostgresServer
 ) -> None:
     api = served.api(queue)
@@ -87,7 +87,7 @@ def test_a_database_that_stands_still_holds_no_request_up(
     eventually(lambda: api.get().status_code == 200)
 
 
-def test_a_database_that_is_away_at_the_start_ends_the_server(
+def test_a_database_that_is_away_at_the_start_stops_the_server(
     tmp_path: Path, running_server: EmbeddedServer
 ) -> None:
     database = f"postgresql://towpath@/postgres?host={tmp_path}"

@@ -13,7 +13,7 @@ from towpath.ids import QueueName
 
 
 class TestCounts:
-    def test_say_what_is_where(self, api: Api) -> None:
+    def test_have_the_number_of_jobs_in_each_state(self, api: Api) -> None:
         api.submit(1)
         api.submit(2)
         api.submit(3, delay=3600)
@@ -27,7 +27,7 @@ class TestCounts:
         assert found["totals"]["submitted"] == 5
         assert found["oldest"] >= 0
 
-    def test_of_an_unused_queue_are_0(self, api: Api) -> None:
+    def test_of_an_unused_queue_are_zero(self, api: Api) -> None:
         found = api.get().json()
         assert (found["ready"], found["oldest"], found["paused"]) == (0, None, False)
 
@@ -37,7 +37,7 @@ class TestCounts:
         assert [counts["ready"] for counts in listed if counts["queue"] == api.queue] == [1]
         assert listed == sorted(listed, key=lambda counts: counts["queue"])
 
-    def test_of_a_queue_that_cannot_be_read_hide_no_other(
+    def test_of_other_queues_are_listed_beside_one_that_cannot_be_read(
         self, running: RunningServer, api: Api, queue: str
     ) -> None:
         bad = running.api(f"{queue}-spoilt")
@@ -58,7 +58,7 @@ class TestCounts:
         problem(alone, 503)
         assert bad.get().json()["ready"] == 1
 
-    def test_readiness_leaves_no_queue_behind(self, api: Api) -> None:
+    def test_do_not_have_the_queue_of_the_readiness_check(self, api: Api) -> None:
         assert api.client.get("/readyz").status_code == 200
         names = [counts["queue"] for counts in api.client.get("/api/v1/queues").json()["queues"]]
         assert not [name for name in names if name.startswith("towpath")]
@@ -74,12 +74,12 @@ class TestHistory:
         month = api.get("/history", last="month").json()
         assert (month["step"], len(month["dead"]), sum(month["submitted"])) == (3600, 720, 3)
 
-    def test_of_another_span_is_refused(self, api: Api) -> None:
+    def test_of_an_unknown_period_is_refused(self, api: Api) -> None:
         problem(api.get("/history", last="year"), 422)
 
 
 class TestPausing:
-    def test_hands_out_nothing_until_resumed(self, api: Api) -> None:
+    def test_prevents_claims_until_the_queue_is_resumed(self, api: Api) -> None:
         api.submit(1)
         assert api.post("/pause").status_code == 204
         assert api.get().json()["paused"] is True
@@ -87,7 +87,7 @@ class TestPausing:
         assert api.post("/resume").status_code == 204
         assert len(api.claim()) == 1
 
-    def test_twice_does_no_harm(self, api: Api) -> None:
+    def test_twice_has_the_same_effect(self, api: Api) -> None:
         assert [api.post("/pause").status_code for _ in "12"] == [204, 204]
         assert [api.post("/resume").status_code for _ in "12"] == [204, 204]
 
@@ -102,7 +102,7 @@ class TestDeadJobs:
         assert found == [(f"j{n}", f"reason {n}") for n in range(3)]
         assert rest["after"] is None
 
-    def test_get_their_attempts_back(self, api: Api) -> None:
+    def test_get_new_attempts_by_a_retry(self, api: Api) -> None:
         api.bury("a/b")
         assert api.post("/dead/a%2Fb/retry").json() == {"id": "a/b", "state": "ready"}
         [job] = api.claim()
@@ -156,7 +156,7 @@ class TestDeadJobs:
         assert api.delete("/dead").json() == {"deleted": 0, "left": 0}
 
     @pytest.mark.parametrize("most", [0, 10_001, "x"])
-    def test_the_number_has_its_bounds(self, api: Api, most: object) -> None:
+    def test_are_deleted_up_to_a_number_within_bounds(self, api: Api, most: object) -> None:
         problem(api.delete("/dead", most=most), 422)
 
 
@@ -205,7 +205,7 @@ class TestManyJobs:
         held = problem(api.delete(""), 409)
         assert (held["type"].rpartition("/")[2], held["held"]["leased"]) == ("queue-not-empty", 1)
 
-    def test_go_by_age(self, api: Api) -> None:
+    def test_are_selected_by_age(self, api: Api) -> None:
         api.submit(1)
         for before, count in (("2020-01-01T00:00:00Z", 0), ("2120-01-01T00:00:00", 1)):
             body = {"submitted_before": before, "count_only": True}
@@ -232,7 +232,7 @@ class TestManyJobs:
 
 
 class TestDeletingAQueue:
-    def test_takes_it_off_the_list(self, api: Api) -> None:
+    def test_removes_it_from_the_list(self, api: Api) -> None:
         api.submit(1, id="a")
         [job] = api.claim()
         api.say("complete", job)
@@ -254,7 +254,7 @@ class TestDeletingAQueue:
 
 
 class TestAMistypedQueue:
-    def test_is_guessed_among_those_that_the_key_covers(
+    def test_is_corrected_only_to_queues_that_the_key_covers(
         self, running: RunningServer, api: Api
     ) -> None:
         api.submit(1, id="a")

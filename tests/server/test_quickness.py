@@ -30,7 +30,7 @@ def all_of(dependant: Dependant) -> Iterator[Dependant]:
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_nothing_of_a_request_goes_through_a_thread(router: APIRouter) -> None:
+def test_no_request_uses_a_thread(router: APIRouter) -> None:
     """FastAPI runs plain functions in threads: the way there and back costs a whole request."""
     called = [
         dependency.call
@@ -42,7 +42,7 @@ def test_nothing_of_a_request_goes_through_a_thread(router: APIRouter) -> None:
     assert [function for function in called if not inspect.iscoroutinefunction(function)] == []
 
 
-def test_the_body_of_an_answer_does_not_wait_for_its_head_to_be_confirmed() -> None:
+def test_the_body_of_an_answer_is_sent_without_waiting_for_the_head_to_be_acknowledged() -> None:
     with (
         listen("127.0.0.1", 0) as door,
         socket.create_connection(door.getsockname()) as _,

@@ -67,7 +67,7 @@ def is_for_admins(client: httpx.Client, operation: Operation) -> bool:
     return answer.status_code == 403 and "admin" in problem(answer, 403)["detail"]
 
 
-def test_every_queue_of_every_application_is_asked_about() -> None:
+def test_every_queue_of_every_application_is_tried() -> None:
     for application in applications():
         for pattern in application.behaviours():
             names = [name for name in QUEUES if name.startswith(pattern.removesuffix("*"))]
@@ -93,7 +93,7 @@ def test_a_raw_call_needs_the_scope_raw_unless_the_application_publishes_it(
 
 
 @pytest.mark.parametrize("key", ["raw", "admin"])
-def test_a_raw_call_works_with_raw_and_with_admin(
+def test_a_raw_call_works_with_the_scopes_raw_and_admin(
     keys: dict[str, httpx.Client], operations: list[Operation], key: str
 ) -> None:
     for operation in operations:
@@ -117,7 +117,7 @@ def test_a_queue_of_an_application_is_known_in_every_spelling(
 @pytest.mark.parametrize(
     "queue", ["issue", "issues2", "issuesx.sync", "timers", "message", "x.uploads"]
 )
-def test_queues_with_similar_names_are_ordinary(
+def test_queues_with_similar_names_need_no_scope_raw(
     running: RunningServer, keys: dict[str, httpx.Client], queue: str
 ) -> None:
     api = Api(keys["plain"], queue)

@@ -20,7 +20,7 @@ def answer(running: RunningServer, line: str, *headers: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", sorted(name.decode() for name in ONCE))
-def test_a_header_that_decides_something_is_refused_twice(
+def test_a_repeated_header_that_decides_something_is_refused(
     running: RunningServer, name: str
 ) -> None:
     key = f"Authorization: Bearer {running.key}"

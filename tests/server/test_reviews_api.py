@@ -65,7 +65,7 @@ def bury(served: RunningServer, id: str) -> None:
 
 
 class TestAskingForAReview:
-    def test_answers_with_the_place_of_the_review(
+    def test_answers_with_the_location_of_the_review(
         self, client: httpx.Client, repository: str
     ) -> None:
         body = {"repository": repository, "head": HEAD, "number": 7, "id": f"{repository} ü"}
@@ -108,7 +108,7 @@ class TestAskingForAReview:
         assert look(client, urgent["id"])["priority"] == 90
         assert urgent["superseded"] == [branch["id"]]
 
-    def test_again_under_the_same_id_is_harmless(
+    def test_again_under_the_same_id_has_no_effect(
         self, client: httpx.Client, repository: str
     ) -> None:
         first = ask(client, repository, id=repository)
@@ -150,7 +150,7 @@ class TestLooking:
             assert code(answer, 404) == "record-not-found"
             assert all(f"{forge}-" in answer.json()["remedy"] for forge in Forge)
 
-    def test_an_unknown_method_is_refused_with_the_place_of_the_description(
+    def test_an_unknown_method_is_refused_and_names_the_description_of_the_api(
         self, client: httpx.Client
     ) -> None:
         told = problem(client.request("DELETE", f"{ROOT}/nobody"), 405)
@@ -220,7 +220,7 @@ class TestKeys:
     )
 
     @pytest.mark.parametrize(("scope", "method", "path"), NEEDS)
-    def test_a_scope_opens_its_own_paths_and_no_others(
+    def test_a_scope_allows_its_own_paths_and_no_others(
         self, running: RunningServer, scope: str, method: str, path: str
     ) -> None:
         body: Any = {} if not path and method == "POST" else None
@@ -231,7 +231,7 @@ class TestKeys:
             allowed = given in (scope, "admin")
             assert (status != 403) is allowed, given
 
-    def test_another_queue_s_key_learns_nothing(
+    def test_of_another_queue_cannot_find_out_whether_a_review_exists(
         self, running: RunningServer, repository: str
     ) -> None:
         """I20: whether there is such a review is told to nobody who may not see it."""

@@ -56,7 +56,7 @@ def declare(running: RunningServer, queue: str, name: str) -> None:
 
 
 class TestASchedule:
-    def test_is_made_looked_at_replaced_and_removed(self, schedules: SchedulesApi) -> None:
+    def test_is_created_read_replaced_and_deleted(self, schedules: SchedulesApi) -> None:
         made = schedules.put(
             "nightly", cron="0 3 * * *", tz="Europe/Berlin", payload={"kind": "full"}, priority=9,
             lane="ann", retry="fixed:5s", headers={"handler": "rerun"}, keep=60, missed="skip",
@@ -109,7 +109,7 @@ class TestASchedule:
         assert (resumed["paused"], resumed["last"]) == (False, None)
         assert resumed["next"]
 
-    def test_is_fired_by_hand_once_per_idempotency_key(self, schedules: SchedulesApi) -> None:
+    def test_is_fired_once_per_idempotency_key(self, schedules: SchedulesApi) -> None:
         schedules.put("x", every=3600, payload=1)
         before = schedules.get("x")
         fired = [schedules.fire("x", idempotency_key="k") for _ in range(2)]
@@ -189,7 +189,7 @@ class TestADeclaredSchedule:
 
 
 class TestScopes:
-    def test_are_read_to_look_and_submit_to_change(
+    def test_are_read_for_reading_and_submit_for_changing(
         self, running: RunningServer, schedules: SchedulesApi
     ) -> None:
         schedules.put("x", every=3600)
@@ -204,7 +204,7 @@ class TestScopes:
         ):
             assert code(answer, 403) == "scope-missing"
 
-    def test_are_for_the_queues_of_the_key(
+    def test_hold_only_for_the_queues_of_the_key(
         self, running: RunningServer, schedules: SchedulesApi
     ) -> None:
         _, secret = running.make_key("read", "submit", queues=("elsewhere-*",))

@@ -128,7 +128,7 @@ def test_no_operation_shows_the_token_of_another_holder(scene: Scene, key: str) 
     assert asked > 300
 
 
-def test_a_wrong_token_is_told_who_holds_the_job_and_no_token(scene: Scene) -> None:
+def test_a_refused_token_gets_the_name_of_the_holder_and_no_token(scene: Scene) -> None:
     [mail, *_] = scene.held
     api = scene.running.api("mails")
     for verb in ("renew", "complete", "release", "fail"):

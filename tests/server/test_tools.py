@@ -97,7 +97,9 @@ class TestThePath:
         assert code(self.post(greeting, ""), 401) == "unauthorized"
         assert code(self.post(greeting, "tp_none"), 401) == "unauthorized"
 
-    def test_is_not_redirected_to_or_from(self, greeting: RunningServer) -> None:
+    def test_is_neither_the_source_nor_the_target_of_a_redirect(
+        self, greeting: RunningServer
+    ) -> None:
         assert self.post(greeting).status_code == 200
         answer = greeting.client().post("/mcp/", json={}, headers=ACCEPT)
         assert answer.status_code == 404
@@ -122,7 +124,7 @@ class TestThePath:
         ("body", "status"),
         [(b"{", 400), (b"[" * 5000, 400), (b'"' + b"x" * 3_000_000 + b'"', 413), (b"[]", 400)],
     )
-    def test_takes_only_what_it_can(
+    def test_refuses_invalid_messages(
         self, greeting: RunningServer, body: bytes, status: int
     ) -> None:
         headers = {**ACCEPT, "content-type": "application/json"}
@@ -170,7 +172,7 @@ class TestThePath:
 
 
 class TestTheCommand:
-    async def test_offers_the_same_on_standard_input_and_output(
+    async def test_offers_the_same_tools_on_standard_input_and_output(
         self, greeting: RunningServer
     ) -> None:
         words = ("--agent", "build-3", "--roles", "backend, docs")  # for tools that take them
@@ -183,7 +185,7 @@ class TestTheCommand:
             assert said.startswith("call_failed: ")
 
 
-def test_no_two_applications_have_a_tool_of_one_name() -> None:
+def test_no_two_applications_have_a_tool_with_the_same_name() -> None:
     *_, application = applications([NAMED["TOWPATH_APPLICATIONS"]])
     other = msgspec.structs.replace(application, name="others")
     with pytest.raises(ApplicationInvalid, match=r"\bgreet\b") as refusal:

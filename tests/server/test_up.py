@@ -30,14 +30,16 @@ def is_ready(address: str) -> bool:
 
 
 class TestTheFirstOutput:
-    def test_has_address_data_and_a_key_that_works(self, running: RunningServer) -> None:
+    def test_has_the_address_the_data_directory_and_a_working_key(
+        self, running: RunningServer
+    ) -> None:
         assert set(running.said) == {"address", "data", "store", "api_key_file", "login_file"}
         assert running.address.startswith("http://127.0.0.1:")
         assert Path(running.said["data"]).is_dir()
         assert running.key.startswith("tp_")
         assert running.client().get("/api/v1/queues").status_code == 200
 
-    def test_that_is_no_terminal_names_private_files_instead_of_secrets(
+    def test_outside_a_terminal_names_private_files_instead_of_secrets(
         self, tmp_path: Path
     ) -> None:
         """What goes to a pipe is often kept in a log that others read."""
@@ -135,7 +137,7 @@ class TestTheFirstOutput:
 
 
 class TestStopping:
-    def test_drains_and_a_start_goes_on_where_it_was(self, tmp_path: Path) -> None:
+    def test_lets_requests_finish_and_the_next_start_has_all_jobs(self, tmp_path: Path) -> None:
         """Who waits for work is answered, streams end, what is leased stays leased."""
         with up(tmp_path) as served:
             key, api = served.key, served.api("mails")
@@ -222,7 +224,7 @@ class TestStarting:
         with up(tmp_path) as served:
             assert served.said["api_key_file"]
 
-    def test_of_the_valkey_is_tried_until_it_works(self, tmp_path: Path) -> None:
+    def test_valkey_is_repeated_until_it_works(self, tmp_path: Path) -> None:
         """Whatever is in the way: a disk that is full, a file that can't be written."""
         with up(tmp_path) as served:
             served.api("mails").submit("hello", id="a")
@@ -242,7 +244,7 @@ class TestStarting:
             assert said("store.restarted") == 1
             assert served.api("mails").look("a")["state"] == "ready"
 
-    def test_in_an_open_directory_closes_its_files_to_others(self, tmp_path: Path) -> None:
+    def test_in_a_readable_directory_makes_its_files_private(self, tmp_path: Path) -> None:
         """Nobody else reads its database, also not one that an older Towpath left open."""
         data = tmp_path / "data"
         data.mkdir(mode=0o755)

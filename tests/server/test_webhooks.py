@@ -86,12 +86,12 @@ class TestAGenuineDelivery:
         assert view["task"]["number"] == number
         assert view["task"]["repository"] == "octo/hello-world"
 
-    def test_is_queued_too(self, served: RunningServer, number: int) -> None:
+    def test_is_queued_in_redis(self, served: RunningServer, number: int) -> None:
         before = queued(served)
         taken(deliver(served, GITHUB, a_pull(number)))
         eventually(lambda: queued(served) == before + 1)
 
-    def test_that_comes_again_is_the_same_review(self, served: RunningServer, number: int) -> None:
+    def test_that_is_repeated_is_the_same_review(self, served: RunningServer, number: int) -> None:
         first = taken(deliver(served, GITHUB, a_pull(number)))
         again = taken(deliver(served, GITHUB, a_pull(number)))
         assert (again["id"], again["existed"]) == (first["id"], True)
@@ -112,7 +112,7 @@ class TestAGenuineDelivery:
         sent = github("pull_request", body, secret=OLD_SECRET, delivery=f"old-{number}")
         taken(deliver(served, GITHUB, sent))
 
-    def test_may_be_a_form(self, served: RunningServer) -> None:
+    def test_may_be_an_html_form(self, served: RunningServer) -> None:
         taken(deliver(served, GITHUB, github_form("push", payload("github_push"))))
 
     def test_of_gitlab_comes_with_a_token_or_signed(self, served: RunningServer) -> None:
@@ -137,7 +137,7 @@ class TestAGenuineDelivery:
     ) -> None:
         assert taken(deliver(served, path, sent)) == {"ignored": reason}
 
-    def test_is_accepted_also_in_a_crowd(self, served: RunningServer) -> None:
+    def test_is_accepted_among_many_at_once(self, served: RunningServer) -> None:
         sent = [a_pull(1_000_000 + n) for n in range(40)]
         with ThreadPoolExecutor(8) as senders:
             answers = list(senders.map(partial(deliver, served, GITHUB), sent))
@@ -261,7 +261,7 @@ class TestABadDelivery:
 
 
 class TestTheWebhookPaths:
-    def test_let_no_other_request_pass(self, served: RunningServer) -> None:
+    def test_allow_no_other_method(self, served: RunningServer) -> None:
         nobody = served.client(key="")
         for method, path in (
             ("GET", GITHUB),
@@ -309,7 +309,7 @@ class TestWebhooksWithoutRedis:
 
 
 class TestWebhooksWithoutTheDatabase:
-    def test_are_refused_with_the_time_to_send_them_again(
+    def test_are_refused_with_a_retry_after_header(
         self, served: RunningServer, home: Path, number: int
     ) -> None:
         other = sqlite3.connect(home / "ledger.db", isolation_level=None)
@@ -356,7 +356,7 @@ print(json.dumps({"summary": "Looked at " + task["head"][:7], "verdict": "approv
 """
 
 
-def test_a_server_with_a_reviewer_reviews_what_comes(tmp_path: Path) -> None:
+def test_a_server_with_a_reviewer_reviews_webhooks(tmp_path: Path) -> None:
     """From the webhook to the review, in `towpath up` alone."""
     env = SECRETS | {
         "TOWPATH_REVIEWS__REVIEWER_COMMAND": json.dumps([sys.executable, "-c", REVIEWER]),

@@ -12,7 +12,7 @@ from tests.waiting import HANGS, eventually
 
 
 class TestClaiming:
-    def test_leases_a_job_with_token_payload_attempt_and_end(self, api: Api) -> None:
+    def test_leases_a_job_with_token_payload_attempt_and_expiry(self, api: Api) -> None:
         api.submit({"path": "cat.png"}, id="cat", lane="ann", headers={"trace": "t"})
         answer = api.post("/claim", {"worker": "w1", "lease": 30})
         assert answer.status_code == 200
@@ -24,7 +24,7 @@ class TestClaiming:
             "headers": {"trace": "t"},
         }  # fmt: skip
 
-    def test_answers_204_when_there_is_nothing(self, api: Api) -> None:
+    def test_answers_204_if_there_is_no_job(self, api: Api) -> None:
         answer = api.post("/claim", {"worker": "w1"})
         assert (answer.status_code, answer.content) == (204, b"")
 
@@ -33,7 +33,7 @@ class TestClaiming:
             api.submit(n, priority=priority)
         assert [job["payload"] for job in api.claim(count=3)] == [1, 3, 0]
 
-    def test_takes_one_lane_s_next(self, api: Api) -> None:
+    def test_takes_the_next_job_of_a_lane(self, api: Api) -> None:
         api.submit(1, lane="ann")
         api.submit(2, lane="bob")
         assert [job["payload"] for job in api.claim(lane="bob")] == [2]
@@ -73,7 +73,7 @@ class TestClaiming:
         ],
         ids=str,
     )
-    def test_refuses_a_wish_that_cant_be_right(self, api: Api, wrong: Any) -> None:
+    def test_refuses_invalid_parameters(self, api: Api, wrong: Any) -> None:
         problem(api.post("/claim", {"worker": "w1", **wrong}), 422)
 
     def test_gives_a_job_to_another_once_its_lease_has_ended(self, api: Api) -> None:
@@ -85,10 +85,10 @@ class TestClaiming:
 
 
 class TestWaitingForWork:
-    def test_is_over_after_its_time(self, api: Api) -> None:
+    def test_ends_after_the_requested_time(self, api: Api) -> None:
         assert api.claim(wait=0.2) == []
 
-    def test_ends_with_the_job_that_comes(self, running: RunningServer, api: Api) -> None:
+    def test_ends_when_a_job_is_submitted(self, running: RunningServer, api: Api) -> None:
         with in_background(lambda: api.claim(wait=50)) as claimed:
             eventually(lambda: running.asked_for(api.queue))
             api.submit(1, id="a")
@@ -150,7 +150,7 @@ class TestAnIdempotencyKeyOnAClaim:
         assert first.json() == again.json()
         assert api.get().json()["leased"] == 2
 
-    def test_leaves_out_what_is_no_longer_held(self, api: Api) -> None:
+    def test_leaves_out_jobs_that_are_no_longer_leased(self, api: Api) -> None:
         api.submit(1)
         api.submit(2)
         first = api.post("/claim", {"worker": "w1", "count": 2}, idempotency_key="k").json()
@@ -179,7 +179,7 @@ class TestSettling:
         assert api.say("complete", job, result={"ok": True}).json()["state"] == "done"
         assert api.look(job["id"])["result"] == {"ok": True}
 
-    def test_failing_plans_another_attempt(self, api: Api) -> None:
+    def test_failing_schedules_another_attempt(self, api: Api) -> None:
         job = claimed_job(api)
         assert api.say("fail", job, reason="no disk", delay=3600).json()["state"] == "delayed"
         told = api.look(job["id"])
@@ -206,11 +206,11 @@ class TestSettling:
             states.append(api.say("fail", job, reason="no disk").json()["state"])
         assert states == ["delayed", "dead"]
 
-    def test_failing_for_good_buries_it(self, api: Api) -> None:
+    def test_failing_with_dead_ends_the_job_as_dead(self, api: Api) -> None:
         job = claimed_job(api)
         assert api.say("fail", job, reason="hopeless", dead=True).json()["state"] == "dead"
 
-    def test_releasing_gives_it_back_and_does_not_count(self, api: Api) -> None:
+    def test_releasing_returns_the_job_without_counting_the_attempt(self, api: Api) -> None:
         job = claimed_job(api)
         assert api.say("release", job).json()["state"] == "ready"
         [again] = api.claim()
@@ -235,13 +235,13 @@ class TestSettling:
         assert code(api.say(verb, nobody, **needed(verb)), 404) == "job-not-found"
 
     @pytest.mark.parametrize("verb", ["renew", "complete", "fail", "release"])
-    def test_a_token_is_needed(self, api: Api, verb: str) -> None:
+    def test_a_token_is_required(self, api: Api, verb: str) -> None:
         job = claimed_job(api)
         problem(api.post(f"/jobs/{job['id']}/{verb}", needed(verb)), 422)
         for wrong in (0, -1, 2**63, "x", None):
             problem(api.say(verb, {**job, "token": wrong}, **needed(verb)), 422)
 
-    def test_one_completion_at_most_counts(self, api: Api) -> None:
+    def test_at_most_one_completion_is_accepted(self, api: Api) -> None:
         """Under the same token it may be said again, by whoever lost the answer."""
         job = claimed_job(api)
         first, again = (api.say("complete", job, result=result) for result in (1, 2))
@@ -258,7 +258,7 @@ class TestSettling:
         assert first.status_code == again.status_code == 200
         assert first.json() == again.json()
 
-    def test_a_note_or_a_result_has_its_limit(self, api: Api) -> None:
+    def test_a_progress_note_and_a_result_are_limited(self, api: Api) -> None:
         job = claimed_job(api)
         assert code(api.say("renew", job, progress="x" * 70_000), 413) == "payload-too-large"
         assert code(api.say("complete", job, result="x" * 1_100_000), 413) == "payload-too-large"

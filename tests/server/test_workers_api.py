@@ -45,7 +45,7 @@ def test_the_list_of_workers_is_refused_without_a_key(running: RunningServer) ->
     problem(running.client(key="").get("/api/v1/workers"), 401)
 
 
-def test_a_key_sees_the_workers_of_its_queues_and_of_those_no_others(
+def test_a_key_sees_only_workers_of_its_queues_and_only_these_queues(
     running: RunningServer, api: Api
 ) -> None:
     other = f"{api.queue}-other"

@@ -27,7 +27,7 @@ class TestTheEntryPages:
         assert "API key" in answer.text
         assert api.queue not in answer.text
 
-    def test_are_strict_about_what_a_page_may_load(
+    def test_have_a_strict_content_security_policy(
         self, running: RunningServer, admin: SessionClient
     ) -> None:
         for client in (running.client(key=""), admin.client):
@@ -69,13 +69,13 @@ class TestLoggingIn:
         assert "; Secure" in answer.headers["set-cookie"]
 
     @pytest.mark.parametrize("key", ["", "wrong", "tp_" + "x" * 50, "x" * 600, "ключ"])
-    def test_needs_a_key_that_counts(self, running: RunningServer, key: str) -> None:
+    def test_needs_a_valid_key(self, running: RunningServer, key: str) -> None:
         answer = running.client(key="").post("/", data={"key": key})
         assert answer.status_code == 401
         assert "This key is not valid" in answer.text
         assert "set-cookie" not in answer.headers
 
-    def test_needs_a_key_that_may_read(self, running: RunningServer) -> None:
+    def test_needs_a_key_with_the_scope_read(self, running: RunningServer) -> None:
         _, submit = running.make_key("submit", "work")
         answer = running.client(key="").post("/", data={"key": submit})
         assert answer.status_code == 401
@@ -105,13 +105,13 @@ class TestLoggingIn:
             assert answer.status_code == 403
             assert "set-cookie" not in answer.headers
 
-    def test_a_form_is_small(self, running: RunningServer) -> None:
+    def test_a_large_form_is_refused(self, running: RunningServer) -> None:
         answer = running.client(key="").post("/", content=b"key=" + b"x" * 100_000)
         assert answer.status_code == 413
 
 
 class TestTheLink:
-    def test_of_up_logs_in_once_by_post(self, running: RunningServer) -> None:
+    def test_of_towpath_up_logs_in_once_by_post(self, running: RunningServer) -> None:
         """What merely looks at the link, a preview say, does not use it up."""
         link = httpx.URL(Path(running.said["login_file"]).read_text().strip())
         client = running.client(key="")
@@ -127,7 +127,7 @@ class TestTheLink:
         assert again.status_code == 401
         assert "has been used" in again.text
 
-    async def test_counts_for_ten_minutes(self, prepared_file_url: str) -> None:
+    async def test_is_valid_for_ten_minutes(self, prepared_file_url: str) -> None:
         now = [10**12]
         async with Ledger(prepared_file_url, wall=lambda: now[0]) as ledger:
             key = (await ledger.keys.create("me", scopes=["admin"])).info
@@ -188,7 +188,7 @@ class TestASession:
             assert cookie not in stored
 
     @pytest.mark.parametrize("cookie", ["", "x", "x" * 5000, "=;,", '"'])
-    def test_is_never_made_up(self, running: RunningServer, cookie: str) -> None:
+    def test_with_an_invented_cookie_is_refused(self, running: RunningServer, cookie: str) -> None:
         client = running.client(key="")
         answer = client.get("/ui/dead", headers={"Cookie": f"{COOKIE}={cookie}"})
         assert code(answer, 401) == "unauthorized"
@@ -219,7 +219,7 @@ class TestChanges:
     @pytest.mark.parametrize(
         "foreign", [{"Origin": "https://evil.example"}, {"Sec_Fetch_Site": "cross-site"}]
     )
-    def test_come_from_the_servers_own_pages(
+    def test_must_come_from_pages_of_the_server(
         self,
         pausing: Callable[..., httpx.Response],
         admin: SessionClient,
