@@ -1,4 +1,4 @@
-"""What the dashboard's buttons ask of the API, and what looking costs the store."""
+"""The requests of the dashboard's buttons, and what open pages cost Redis."""
 
 import asyncio
 import re
@@ -107,13 +107,13 @@ class TestTheSnapshotCache:
             told = str(server.ask("INFO", "commandstats"))
             return sum(map(int, re.findall(r"cmdstat_evalsha(?:_ro)?:calls=(\d+)", told)))
 
-        await SnapshotCache(engine).now()  # the scripts are loaded
+        await SnapshotCache(engine).read()  # the scripts are loaded
         before = asked()
-        await snapshots.now()
+        await snapshots.read()
         one = asked() - before
         assert one >= 3
         other = SnapshotCache(engine)
-        found = await asyncio.gather(*(other.now() for _ in range(50)))
+        found = await asyncio.gather(*(other.read() for _ in range(50)))
         assert asked() - before - one == one
         assert {counts.queues["a"].ready for counts in found} == {1}
 
@@ -124,7 +124,7 @@ class TestTheSnapshotCache:
 
         async def cost(visitors: int) -> int:
             snapshots, before = SnapshotCache(engine), commands(server)
-            await asyncio.gather(*(snapshots.now() for _ in range(visitors)))
+            await asyncio.gather(*(snapshots.read() for _ in range(visitors)))
             await asyncio.gather(*(snapshots.histories() for _ in range(visitors)))
             while len(await snapshots.histories()) < 2:
                 pass  # it is being read
@@ -142,9 +142,9 @@ class TestTheSnapshotCache:
     async def test_a_queue_that_was_just_created_is_found(self, engine: Engine) -> None:
         snapshots = SnapshotCache(engine)
         await engine.submit("old", b"")
-        assert "new" not in (await snapshots.now()).queues
+        assert "new" not in (await snapshots.read()).queues
         await engine.submit("new", b"")
-        assert "new" in (await snapshots.having("new")).queues
+        assert "new" in (await snapshots.read_with("new")).queues
 
     async def test_fifty_open_pages_of_schedules_cost_redis_as_much_as_one(
         self, engine: Engine, server: EmbeddedServer, prepared_file_url: str

@@ -1,4 +1,4 @@
-"""Doors, sessions and what keeps others out of them (S1, S8)."""
+"""The public paths of the dashboard, login sessions, and their protection (S1, S8)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -112,7 +112,7 @@ class TestLoggingIn:
 
 class TestTheLink:
     def test_of_towpath_up_logs_in_once_by_post(self, running: RunningServer) -> None:
-        """What merely looks at the link, a preview say, does not use it up."""
+        """A request that only reads the link, such as a preview, does not use it up."""
         link = httpx.URL(Path(running.said["login_file"]).read_text().strip())
         client = running.client(key="")
         for _ in range(2):
@@ -176,7 +176,7 @@ class TestASession:
             assert await ledger.logins.find(cookie) is None
 
     async def test_is_kept_as_a_digest(self, prepared_file_url: str) -> None:
-        """Nobody who reads the database can take a session over."""
+        """A reader of the database cannot take over a session."""
         async with Ledger(prepared_file_url) as ledger:
             key = (await ledger.keys.create("me", scopes=["read"])).info
             cookie = await ledger.logins.open(key)
@@ -195,7 +195,7 @@ class TestASession:
 
 
 class TestChanges:
-    """What a page of another site can make a browser send does nothing."""
+    """A request that a page of another site makes the browser send changes nothing."""
 
     @pytest.fixture
     def pausing(self, admin: SessionClient, api: Api) -> Callable[..., httpx.Response]:
@@ -286,7 +286,7 @@ class TestKeysOverHttp:
         assert code(admin.send("DELETE", "/api/v1/keys/nobody"), 404) == "key-not-found"
 
     def test_are_not_for_keys_of_some_queues(self, running: RunningServer) -> None:
-        """Who may see some queues can't make himself a key for all."""
+        """A key for some queues cannot create a key for all."""
         _, some = running.make_key("admin", queues=("mine-*",))
         visitor = log_in(running, some)
         for answer in (

@@ -1,4 +1,4 @@
-"""Connections: however many somebody opens, health checks, admins and others are answered."""
+"""Connections: health checks, admins and others are answered, however many a client opens."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def flood(served: RunningServer, stack: ExitStack, sent: bytes) -> list[socket.s
 
 
 def open_ones(lines: list[socket.socket]) -> int:
-    """How many the server has not closed."""
+    """The number of lines that the server has not closed."""
 
     def is_open(line: socket.socket) -> bool:
         try:
@@ -85,7 +85,7 @@ SILENT = {
 def test_clients_that_send_incomplete_requests_block_no_other_client(
     served: RunningServer, lines: ExitStack, sent: bytes
 ) -> None:
-    """Those who come with a key are known: an address that guesses too much is refused new ones."""
+    """Known keys are answered even if their address has sent too many wrong ones."""
     reader = served.make_key("read")[1]
     for key in (None, reader):
         assert served.client(key).get("/api/v1/queues").status_code == 200
@@ -131,7 +131,7 @@ def test_health_checks_and_admins_have_reserved_connections(served: RunningServe
 
 
 def test_one_key_gets_at_most_half_of_all_connections(served: RunningServer) -> None:
-    """With bodies that never end, which are no streams and no claims."""
+    """The requests have bodies that never end; they are neither streams nor claims."""
     _, key = served.make_key("submit")
     head = (
         "POST /api/v1/queues/mails/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -163,7 +163,7 @@ def test_one_key_has_a_limited_number_of_waiting_claims(served: RunningServer) -
 
 
 def next_answers(lines: list[RawConnection]) -> list[int]:
-    """The statuses of those that are answered first."""
+    """The statuses of the requests that are answered first."""
     with selectors.DefaultSelector() as watched:
         for line in lines:
             watched.register(line, selectors.EVENT_READ, line)

@@ -1,4 +1,4 @@
-"""What requests cost: expensive ones count as several, and what all ask for is made once."""
+"""The cost of requests: expensive ones count as several, and shared answers are made once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ K = Account("k")
 
 
 def taken(rates: Rates, account: Account, seconds: float) -> int:
-    """How many requests that cost so much are answered before one is refused."""
+    """The number of requests of that cost that are answered before one is refused."""
     for answered in range(10_000):
         try:
             amount = rates.take(account)
@@ -33,7 +33,7 @@ def taken(rates: Rates, account: Account, seconds: float) -> int:
 
 
 def refused_after(take: Callable[[], object], most: int) -> Refused:
-    """The refusal that comes after so many calls at most."""
+    """The refusal, which comes after at most that many calls."""
     for _ in range(most + 1):
         try:
             take()
@@ -43,7 +43,7 @@ def refused_after(take: Callable[[], object], most: int) -> Refused:
 
 
 def test_a_cheap_request_counts_as_one() -> None:
-    """The bucket fills up while they are counted, so there may be more than it holds."""
+    """The bucket is refilled meanwhile, so more requests may pass than it holds."""
     assert taken(Rates(100), K, 0.001) >= 200
 
 

@@ -1,4 +1,4 @@
-"""The bodies of webhooks: whoever sends one has no key, so all of them share a bounded room."""
+"""The bodies of webhooks: their senders have no key, so all of them share a bounded memory."""
 
 import asyncio
 from typing import Any
@@ -103,7 +103,7 @@ class TestUnfinishedDeliveries:
     async def test_are_counted_by_network_for_ipv6_and_by_address_for_ipv4(
         self, one: str, other: str
     ) -> None:
-        """A customer has a whole network of IPv6; an address of IPv4 is the same in IPv6."""
+        """One customer has a whole IPv6 network; an IPv4 address may be written as IPv6."""
         deliveries = Deliveries(largest=100, within=seconds(30), together=1000, each=150)
         async with asyncio.TaskGroup() as tasks:
             first = tasks.create_task(held_back(deliveries, from_address(one), 90))
@@ -112,7 +112,7 @@ class TestUnfinishedDeliveries:
                 assert await first == 503
 
     async def test_that_end_just_after_their_eviction_are_refused(self) -> None:
-        """What was freed is gone: a body without its beginning must not get through."""
+        """The beginning of an evicted body was freed, so the rest of it must not be accepted."""
         deliveries = Deliveries(largest=100, within=seconds(30), together=150)
         last = asyncio.Event()
 

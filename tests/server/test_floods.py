@@ -1,5 +1,5 @@
-"""Floods: many connections, large bodies, ends that are held back. Memory stays flat, and whoever
-means well is served.
+"""Floods: many connections, large bodies, bodies that never end. Memory stays flat, and other
+clients are served.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The store or the database is away: requests are refused, and answered again by themselves.
+"""Redis or the database is away: requests are refused, and answered again once it is back.
 
 How soon they are refused is the limit of the server's engine and of its ledger.
 """
@@ -86,7 +86,7 @@ class TestRedis:
 
     @pytest.mark.parametrize("fault", ["frozen", "killed"])
     def test_that_is_back_makes_the_server_ready_at_once(self, tmp_path: Path, fault: str) -> None:
-        """No background task has a trouble of its own because the store was away."""
+        """No background task fails because Redis was away."""
         sweeping = {
             "TOWPATH_UPLOADS__DIRECTORY": str(tmp_path / "objects"),
             "TOWPATH_UPLOADS__SWEEP_EVERY": "1s",
@@ -135,7 +135,7 @@ class TestRedis:
     def test_that_may_evict_jobs_is_reported_as_unsafe(
         self, served: RunningServer, store: EmbeddedServer
     ) -> None:
-        """Not away: whoever reads it would look for it. Also for one that is changed later."""
+        """It is reported as unsafe, not as unreachable; also if the setting is changed later."""
         client = served.client()
         store.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
         try:
@@ -195,7 +195,7 @@ class TestTheDatabase:
     def test_that_is_locked_by_another_process_can_still_be_read(
         self, api: Api, home: Path
     ) -> None:
-        """Reading goes on beside a writer; readiness says that nothing can be written."""
+        """Reading works beside a writer; readiness reports that nothing can be written."""
         client = api.client
         other = sqlite3.connect(home / "ledger.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -226,7 +226,7 @@ class TestTheDatabase:
     def test_that_was_moved_does_not_reveal_its_path(
         self, served: RunningServer, home: Path
     ) -> None:
-        """A key that was guessed is enough to have the database asked."""
+        """Any key that was not seen before makes the server ask the database."""
         file, away = home / "ledger.db", home / "away.db"
         file.rename(away)
         try:
@@ -240,7 +240,7 @@ class TestTheDatabase:
     def test_that_is_away_at_the_start_stops_the_server(
         self, tmp_path: Path, server: EmbeddedServer
     ) -> None:
-        """It can't be served without knowing who may ask: the way out is told, at once."""
+        """Without keys nothing can be served, so the command ends at once with a remedy."""
         words = ("serve", "--url", server.url, "--database", f"sqlite:///{tmp_path}/no/such.db")
         with begin(*words, log=tmp_path / "log") as process:
             process.communicate(timeout=HANGS)

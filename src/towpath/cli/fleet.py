@@ -103,13 +103,13 @@ def _severity(code: int) -> int:
     return 3 if code in _REFUSALS else 2
 
 
-def told(code: int) -> int:
+def exit_code_of(code: int) -> int:
     """The exit code of the parent. A killed process has not settled its jobs: their leases end."""
     return ExitCode.UNSETTLED if code < 0 else code
 
 
 @contextmanager
-def heard(stop: Callable[[], None]) -> Generator[None]:
+def on_stop_signals(stop: Callable[[], None]) -> Generator[None]:
     """Call *stop* for each SIGTERM and SIGINT while the body runs."""
     loop = asyncio.get_running_loop()
     for number in STOPPING:
@@ -123,5 +123,5 @@ def heard(stop: Callable[[], None]) -> Generator[None]:
 
 async def keep_running(fleet: Fleet) -> int:
     """Run *fleet* until signals stop it. Returns the exit code."""
-    with heard(fleet.stop):
-        return told(await fleet.run())
+    with on_stop_signals(fleet.stop):
+        return exit_code_of(await fleet.run())

@@ -38,7 +38,7 @@ from towpath.errors import InvalidOption, JobDiffers, JobUnfinished, TowpathErro
 from towpath.telemetry.logs import Silent
 
 
-class Taking:
+class JobSubmitter:
     """Submits jobs with the same options to one queue, and prints the answers."""
 
     def __init__(

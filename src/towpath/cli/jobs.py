@@ -91,13 +91,13 @@ async def show(session: Session, *, job: JobArgument, queue: QueueOption = None)
 
     Its state, payload, progress and result.
     """
-    from towpath.cli.listing import described, told  # noqa: PLC0415 -- slow to import
+    from towpath.cli.listing import described, job_facts  # noqa: PLC0415 -- slow to import
 
     async with session.jobs() as (engine, jobs):
         ref = await find_job(engine, jobs, job, queue)
         found = await jobs.get(ref)
         why, position = await jobs.explain(ref)
-    session.out.answer(described(found, position, why), told(found, position, why))
+    session.out.answer(described(found, position, why), job_facts(found, position, why))
 
 
 @verb(

@@ -183,7 +183,7 @@ def placed(position: Position | None) -> dict[str, Any]:
     return {"ahead": position.ahead, "in_lane": position.in_lane} | estimate
 
 
-def told(job: JobInfo, position: Position | None, why: Explanation) -> dict[str, Any]:
+def job_facts(job: JobInfo, position: Position | None, why: Explanation) -> dict[str, Any]:
     """A job as names and values, for people."""
     bodies = {"payload": job.payload, "progress": job.progress, "result": job.result}
     ahead = None if position is None else in_words(position)

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from towpath.cli.fleet import Fleet, heard, told
+from towpath.cli.fleet import Fleet, exit_code_of, on_stop_signals
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 
@@ -107,11 +107,11 @@ class Reloading:
 
     async def run(self) -> int:
         """Run until a signal stops it. Returns the exit code."""
-        with heard(self._stop):
+        with on_stop_signals(self._stop):
             while True:
                 code = await self._one_run(self._fleet)
                 if self._over.is_set():
-                    return told(code)
+                    return exit_code_of(code)
                 self._fleet = self._make()
 
     def _stop(self) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from towpath.cli.submit import HandlerName, Raw, saying
+from towpath.cli.submit import HandlerName, Raw, command_with_job_fields
 from towpath.console.arguments import (
     After,
     Limit,
@@ -147,7 +147,7 @@ async def set_(
 
 
 verb(
-    app, "set", examples=_SET, cls=saying(set_, "set", examples=_SET, but=_DECIDED)
+    app, "set", examples=_SET, cls=command_with_job_fields(set_, "set", examples=_SET, but=_DECIDED)
 )(set_)  # fmt: skip
 
 

@@ -52,7 +52,7 @@ Wait = Annotated[
 ]
 
 
-def saying(
+def command_with_job_fields(
     body: Callable[..., Any], name: str, *, examples: str, but: Collection[str] = ()
 ) -> type[TyperCommand]:
     """A command class for *body* that adds an option for each field of a job, except those in
@@ -105,7 +105,7 @@ async def submit(
     ID.1, ID.2, … With --wait the exit code is the outcome: 0 done, 4 dead or cancelled, 75 not
     ended in time.
     """
-    from towpath.cli.job_input import Taking, options_in  # noqa: PLC0415 -- slow to import
+    from towpath.cli.job_input import JobSubmitter, options_in  # noqa: PLC0415 -- slow to import
 
     if handler is not None:
         said["headers"] = [*(said["headers"] or ()), f"handler={handler}"]
@@ -116,7 +116,7 @@ async def submit(
             "replace", replace, rule="can't be combined with --lines or --keep-existing"
         )
     on_conflict = "replace" if replace else "keep" if keep_existing else "refuse"
-    taking = Taking(session, queue, options, id=id, raw=raw, on_conflict=on_conflict)
+    taking = JobSubmitter(session, queue, options, id=id, raw=raw, on_conflict=on_conflict)
     if record and lines:
         raise InvalidOption("record", record, rule="can't be combined with --lines")
     if record:
@@ -130,5 +130,5 @@ async def submit(
 
 
 def register(towpath: typer.Typer) -> None:
-    cls = saying(submit, "submit", examples=EXAMPLES)
+    cls = command_with_job_fields(submit, "submit", examples=EXAMPLES)
     verb(towpath, "submit", examples=EXAMPLES, cls=cls)(submit)

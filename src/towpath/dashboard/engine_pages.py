@@ -15,7 +15,7 @@ from sse_starlette import EventSourceResponse
 from towpath.app.jobs import AllJobs
 from towpath.clock import instant, parse_duration, seconds, wall_ms
 from towpath.dashboard.charts import SPANS, Charts, charts
-from towpath.dashboard.snapshot_cache import Snapshot, SnapshotCache, changes, mark_of
+from towpath.dashboard.snapshot_cache import Snapshot, SnapshotCache, changes, checksum_of
 from towpath.engine.diagnosis import examine
 from towpath.engine.durability import ServerFacts
 from towpath.engine.engine import Engine
@@ -66,7 +66,7 @@ async def overview(page: DashboardPage, key: KeyInfo, request: Request) -> Respo
     snapshots, engine = snapshots_of(request), request.app.state.engine
     # At the same time: the reader waits for the slowest of the four, not for each.
     snapshot, known, found, facts = await asyncio.gather(
-        snapshots.now(),
+        snapshots.read(),
         snapshots.histories(),
         _findings(snapshots, request, key),
         _facts(engine, key),
@@ -82,7 +82,7 @@ async def overview(page: DashboardPage, key: KeyInfo, request: Request) -> Respo
         facts=facts,
         sums={name: sum(getattr(counts, name) for counts in seen.values()) for name in _COUNTED},
         live="*",
-        mark=mark_of(snapshot, key, ""),
+        mark=checksum_of(snapshot, key, ""),
     )
 
 
@@ -107,7 +107,7 @@ async def _overview_charts(
         whole = summed(known[name] for name in names)
         return charts(whole) if whole else None
 
-    return await snapshots.shared(("past", names), drawn, lasts=_DRAWN_EVERY)
+    return await snapshots.cached(("past", names), drawn, lasts=_DRAWN_EVERY)
 
 
 _COUNTED = ("ready", "leased", "delayed", "waiting", "dead")
@@ -129,7 +129,7 @@ async def _findings(snapshots: SnapshotCache, request: Request, key: KeyInfo) ->
     if "*" not in key.queues:
         return []
     state = request.app.state
-    found = await snapshots.shared("doctor", lambda: _examine(state.engine), lasts=_EXAMINED_EVERY)
+    found = await snapshots.cached("doctor", lambda: _examine(state.engine), lasts=_EXAMINED_EVERY)
     found = [*found, *of_records(await state.elsewhere.find())]
     return [finding for finding in found if finding.verdict is not Grade.OK]
 
@@ -247,10 +247,10 @@ async def queue_page(
     """One queue: its counts now and over time, and its jobs in one state."""
     snapshots, name = snapshots_of(request), queue_name(queue)
     wanted = Filter(lane, handler, text, older)
-    snapshot = await snapshots.having(name)
+    snapshot = await snapshots.read_with(name)
     await _require_readable(engine, key, name, snapshot)
     refuse_others({"state": (state, STATES), "last": (last, SPANS)})
-    found = await snapshots.shared(
+    found = await snapshots.cached(
         (snapshot.at, name, state, wanted, after),
         lambda: walk(jobs, name, State(state), wanted, after),
     )
@@ -260,7 +260,7 @@ async def queue_page(
         counts=snapshot.queues[name],
         kept_by_end=await _kept_by_end(snapshots, engine, name, snapshot.queues[name]),
         rates=snapshot.rates.get(name, {}),
-        options=await snapshots.shared((name, "options"), lambda: engine.queues.options(name)),
+        options=await snapshots.cached((name, "options"), lambda: engine.queues.options(name)),
         past=await _queue_charts(snapshots, engine, name, last),
         spans={name: name == last for name in SPANS},
         state=state,
@@ -272,7 +272,7 @@ async def queue_page(
         after=after,
         limit=LOOKED_AT_MOST,
         live=name,
-        mark=mark_of(snapshot, key, name),
+        mark=checksum_of(snapshot, key, name),
     )
 
 
@@ -306,7 +306,7 @@ async def _kept_by_end(
     if sum(most.values()) == counts.kept:
         return {state: KeptCount(number, True) for state, number in most.items()}
     if counts.kept < LARGEST_PAGE:
-        found = await snapshots.shared(
+        found = await snapshots.cached(
             (queue, "cancelled", counts.kept, counts.totals["cancelled"]),
             lambda: engine.inspect.list(queue, State.CANCELLED, size=LARGEST_PAGE),
             lasts=_DRAWN_EVERY,
@@ -331,7 +331,7 @@ async def _queue_charts(snapshots: SnapshotCache, engine: Engine, queue: str, la
     async def drawn() -> Charts:
         return charts(await engine.inspect.history(queue, last=SPANS[last]))
 
-    return await snapshots.shared((queue, "past", last), drawn, lasts=_DRAWN_EVERY)
+    return await snapshots.cached((queue, "past", last), drawn, lasts=_DRAWN_EVERY)
 
 
 async def _heads(engine: Engine, queue: str, jobs: Iterable[JobInfo]) -> dict[str, Lane]:
@@ -356,7 +356,7 @@ async def job_page(
     key: CanRead,
 ) -> Response:
     """One job: its content, its history, and why it is not running."""
-    ref, snapshot = job_ref(queue, id), await snapshots_of(request).now()
+    ref, snapshot = job_ref(queue, id), await snapshots_of(request).read()
     whole = await jobs.get(ref)
     job = readable(request, key, whole)
     why, position = await jobs.explain(ref)
@@ -378,7 +378,7 @@ async def job_page(
         open=job.state in _OPEN,
         movable=job.state in _MOVABLE,
         live=queue,
-        mark=mark_of(snapshot, key, queue),
+        mark=checksum_of(snapshot, key, queue),
     )
 
 
@@ -463,18 +463,18 @@ async def dead_page(
 ) -> Response:
     """The queues with dead jobs, and the dead jobs of one queue by error group."""
     snapshots = snapshots_of(request)
-    snapshot = await snapshots.having(queue) if queue else await snapshots.now()
+    snapshot = await snapshots.read_with(queue) if queue else await snapshots.read()
     having = {name: counts.dead for name, counts in snapshot.seen_by(key).items() if counts.dead}
     found, groups = JobsFound([], None, 0), ErrorGroups([], 0)
     chosen = queue or max(having, key=having.__getitem__, default="")
     if chosen:
         name = queue_name(chosen)
         await _require_readable(engine, key, name, snapshot)
-        found = await snapshots.shared(
+        found = await snapshots.cached(
             (snapshot.at, name, "dead", text, group, after),
             lambda: _list_dead(jobs, name, text, group, after),
         )
-        groups = await snapshots.shared(
+        groups = await snapshots.cached(
             (snapshot.at, name, "groups"), lambda: engine.inspect.dead_groups(name)
         )
     return page.show(
@@ -488,7 +488,7 @@ async def dead_page(
         after=after,
         limit=LOOKED_AT_MOST,
         live=chosen or "*",
-        mark=mark_of(snapshot, key, chosen),
+        mark=checksum_of(snapshot, key, chosen),
     )
 
 

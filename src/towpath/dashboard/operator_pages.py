@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from towpath.clock import instant, wall_ms
 from towpath.dashboard.charts import WINDOWS, coming
 from towpath.dashboard.engine_pages import After, Text, refuse_others, snapshots_of
-from towpath.dashboard.snapshot_cache import mark_of
+from towpath.dashboard.snapshot_cache import checksum_of
 from towpath.ledger.keys.key import Scope
 from towpath.ledger.ledger import Ledger
 from towpath.web.auth import CanAdmin, CanRead, require_all_queues
@@ -36,9 +36,9 @@ async def schedules_page(
     """Schedules with their last firings, and the next ones on a time line."""
     refuse_others({"within": (within, WINDOWS)})
     snapshots = snapshots_of(request)
-    snapshot = await snapshots.now()
+    snapshot = await snapshots.read()
     names = tuple(snapshot.seen_by(key))
-    found = await snapshots.shared(
+    found = await snapshots.cached(
         (snapshot.at, "schedules", names, after),
         lambda: engine.schedules.list(queues=names, after=after or None, size=100),
     )
@@ -49,7 +49,7 @@ async def schedules_page(
         windows={name: name == within for name in WINDOWS},
         after=after,
         live="*",
-        mark=mark_of(snapshot, key, ""),
+        mark=checksum_of(snapshot, key, ""),
     )
 
 
@@ -58,7 +58,7 @@ async def workers_page(
     page: ThePage, request: Request, engine: TheEngine, key: CanRead
 ) -> Response:
     """The live workers, with their hosts and jobs."""
-    workers = await snapshots_of(request).shared("workers", engine.workers.list)
+    workers = await snapshots_of(request).cached("workers", engine.workers.list)
     found = [
         (name, since, report, [queue for queue in report.queues if key.covers(queue)])
         for name, since, report in workers

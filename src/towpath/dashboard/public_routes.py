@@ -26,9 +26,9 @@ from towpath.web.auth import CanRead
 from towpath.web.dashboard_sessions import (
     COOKIE,
     DashboardSessions,
-    asked_for,
     cookie_of,
     login_of,
+    requested_url,
     require_same_origin,
 )
 from towpath.web.fields import PAGES, decoded
@@ -81,7 +81,9 @@ class LoginPage:
 
     def __call__(self, scope: Scope) -> Response:
         trouble = "Your session has ended. Log in again." if cookie_of(scope) else ""
-        return login_page(self._frame, to=own_place(asked_for(scope)), status=401, trouble=trouble)
+        return login_page(
+            self._frame, to=own_place(requested_url(scope)), status=401, trouble=trouble
+        )
 
 
 def own_place(to: str) -> str:

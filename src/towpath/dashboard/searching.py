@@ -80,7 +80,7 @@ async def search_page(
     if by not in KINDS:
         raise Refused(422, "invalid_input", f"by must be one of {', '.join(filter(None, KINDS))}")
     text = q.strip()
-    seen = (await snapshots_of(request).now()).seen_by(key) if text else {}
+    seen = (await snapshots_of(request).read()).seen_by(key) if text else {}
     asked = (by,) if by else tuple(KINDS)
     found = await _jobs_of(jobs, seen, text, key) if "id" in asked and text else []
     if len(found) == 1:

@@ -68,9 +68,9 @@ class SnapshotCache:
         self._past: dict[str, History] = {}
         self._past_reading: asyncio.Task[None] | None = None
         self._past_at = 0.0
-        self._shared = RecentCache[Any, asyncio.Future[Any]](_SHARED_MOST)
+        self._cached = RecentCache[Any, asyncio.Future[Any]](_SHARED_MOST)
 
-    async def now(self) -> Snapshot:
+    async def read(self) -> Snapshot:
         """A snapshot that is at most a second old, or older if there are very many queues. Raises
         ServerError.
         """
@@ -78,19 +78,19 @@ class SnapshotCache:
         if last is not None and steady() - last.at < self._pause(last):
             return last
         if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(self._read())
+            self._reading = asyncio.create_task(self._read_all())
             self._reading.add_done_callback(look_at_error)
         return await asyncio.shield(self._reading)
 
-    async def having(self, queue: str) -> Snapshot:
+    async def read_with(self, queue: str) -> Snapshot:
         """The same, but read again if *queue* is missing: it may have been created just now."""
-        snapshot = await self.now()
+        snapshot = await self.read()
         if queue not in snapshot.queues:
             self._last = None
-            snapshot = await self.now()
+            snapshot = await self.read()
         return snapshot
 
-    async def shared(
+    async def cached(
         self, what: Any, read: Callable[[], Awaitable[T]], *, lasts: float = EVERY
     ) -> T:
         """The result of *read*, cached for *lasts* seconds under the key *what*.
@@ -98,15 +98,15 @@ class SnapshotCache:
         *what* begins with the time of the snapshot that the result is shown with, so that the
         result is not older than that.
         """
-        result = self._shared.get(what)
+        result = self._cached.get(what)
         if result is None:
             result = asyncio.ensure_future(read())
             result.add_done_callback(look_at_error)
-            self._shared.put(what, result, lasts=lasts)
+            self._cached.put(what, result, lasts=lasts)
         try:
             return await asyncio.shield(result)
         except TowpathError:
-            self._shared.pop(what)
+            self._cached.pop(what)
             raise
 
     async def histories(self) -> Mapping[str, History]:
@@ -133,7 +133,7 @@ class SnapshotCache:
     def _pause(self, last: Snapshot) -> float:
         return max(EVERY, len(last.queues) / _QUEUES_EACH_SECOND)
 
-    async def _read(self) -> Snapshot:
+    async def _read_all(self) -> Snapshot:
         engine, at = self._engine, steady()
         names = sorted(await engine.queues.names())
         found, changed = await asyncio.gather(
@@ -164,7 +164,7 @@ def _rates(before: Snapshot, now: Mapping[str, Counts], at: float) -> dict[str, 
     }
 
 
-def mark_of(snapshot: Snapshot, key: KeyInfo, queue: str) -> str:
+def checksum_of(snapshot: Snapshot, key: KeyInfo, queue: str) -> str:
     """A checksum of what a page of *queue*, or of all, shows: it differs after each change."""
     seen = snapshot.seen_by(key)
     if queue:
@@ -193,7 +193,7 @@ async def changes(
     yield ServerSentEvent(comment="following")
     while not stopping.is_set():
         try:
-            found = mark_of(await snapshots.now(), key, queue)
+            found = checksum_of(await snapshots.read(), key, queue)
         except TowpathError as error:
             if not was_away:
                 was_away = True

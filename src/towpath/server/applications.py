@@ -307,13 +307,13 @@ async def working(
         begin = _FirstHandler(app)
         running = Background("handlers", partial(_run, worker, begin), log=log).start()
         try:
-            with app.followed(begin.look):
-                begin.look()
+            with app.followed(begin.check):
+                begin.check()
                 yield
         finally:
             running.retire()
             worker.stop("the server stops")
-            begin.never()
+            begin.stop()
             await running.stop(grace=grace + _FLUSH)
 
 
@@ -324,24 +324,24 @@ class _FirstHandler:
         self._app, self._over = app, asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """End the wait if there is a handler. May be called from any thread."""
         if self._app.handlers:
             self._loop.call_soon_threadsafe(self._over.set)
 
-    def never(self) -> None:
+    def stop(self) -> None:
         """End the wait, because the server stops."""
         self._over.set()
 
-    async def came(self) -> bool:
-        """Waits. Returns True once there is a handler, False if `never` was called before."""
+    async def wait(self) -> bool:
+        """Waits. Returns True once there is a handler, False if `stop` was called before."""
         await self._over.wait()
         return bool(self._app.handlers)
 
 
 async def _run(worker: Worker, begin: _FirstHandler) -> None:
     """Run *worker* until it stops: because the server does, or because it lost its slots."""
-    while await begin.came():
+    while await begin.wait():
         try:
             await worker.run()
         except (ServerError, LedgerError):

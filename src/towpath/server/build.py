@@ -243,9 +243,9 @@ _DELIVERY: dict[str, Any] = {
     "description": "A delivery as its forge documents it.",
     "examples": [{"action": "opened", "pull_request": {}, "repository": {}}],
 }
-_Shown = list[dict[str, list[str]]]
+_Security = list[dict[str, list[str]]]
 """Security requirements of OpenAPI: a request must fulfil one of them."""
-_ANY_KEY: _Shown = [{"bearer": []}, {"plain": []}]
+_ANY_KEY: _Security = [{"bearer": []}, {"plain": []}]
 
 
 def describe(app: FastAPI, mounted: Applications, *, open: Collection[str]) -> None:
@@ -296,7 +296,7 @@ def _build_openapi(app: FastAPI, mounted: Applications, open: Collection[str]) -
     for path, methods in page["paths"].items():
         for operation in methods.values():
             listener = mounted.webhooks.get(path)
-            signed: _Shown = [{scheme_of(listener): []}] if listener else _ANY_KEY
+            signed: _Security = [{scheme_of(listener): []}] if listener else _ANY_KEY
             operation["security"] = [] if path in open else signed
     return page
 

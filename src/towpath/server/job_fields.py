@@ -28,15 +28,15 @@ _DEFAULTS = msgspec.structs.asdict(JobAttributes())
 """The default attributes of a job."""
 
 
-def asking(base: type[M], *, but: Collection[str] = ()) -> type[M]:
+def with_job_options(base: type[M], *, but: Collection[str] = ()) -> type[M]:
     """Returns *base* with a field for each attribute of a job, except those in *but*."""
     return _add_fields(
         base, {name: _body_field(name, field) for name, field in FIELDS.items() if name not in but}
     )
 
 
-def telling(base: type[M]) -> type[M]:
-    """Returns *base* with the attributes of a job as fields of an answer; see `told`."""
+def with_job_attributes(base: type[M]) -> type[M]:
+    """Returns *base* with the attributes of a job as fields of an answer; see `job_attributes`."""
     return _add_fields(base, {name: _answer_field(name) for name in _DEFAULTS})
 
 
@@ -51,7 +51,7 @@ def options_in(body: object) -> JobOptions:
     return with_own_attempts(cast("JobOptions", given))
 
 
-def told(job: JobAttributes) -> dict[str, Any]:
+def job_attributes(job: JobAttributes) -> dict[str, Any]:
     """The attributes of *job*, for an answer."""
     return {name: getattr(job, name) for name in _DEFAULTS}
 

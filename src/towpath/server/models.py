@@ -12,7 +12,7 @@ from towpath.engine.explain import Explanation, Position
 from towpath.engine.inspect import Counts
 from towpath.engine.model import Failure, JobInfo, Lease
 from towpath.errors import InvalidInput, InvalidOption, TowpathError
-from towpath.server.job_fields import asking, telling
+from towpath.server.job_fields import with_job_attributes, with_job_options
 from towpath.web.fields import (
     Answer,
     Body,
@@ -50,7 +50,7 @@ class PayloadIn(Body):
         return from_base64("payload_base64", self.payload_base64)
 
 
-class JobIn(asking(PayloadIn, but=("owner",))):
+class JobIn(with_job_options(PayloadIn, but=("owner",))):
     """A job to submit."""
 
     model_config = example(payload={"path": "cat.png"}, priority=100, lane="ann")
@@ -146,7 +146,7 @@ class FailureOut(answer_from(Failure)):
 _HTTP_ONLY = ("ref", "token", "record", "redis_id", *_BYTES)
 
 
-class JobOut(answer_from(JobInfo, base=telling(_JobHead), but=_HTTP_ONLY)):
+class JobOut(answer_from(JobInfo, base=with_job_attributes(_JobHead), but=_HTTP_ONLY)):
     """A job as it is now."""
 
     attempts: int
@@ -255,7 +255,7 @@ class _LeaseHead(Answer):
     """When the lease ends unless you renew it."""
 
 
-class LeaseOut(telling(_LeaseHead)):
+class LeaseOut(with_job_attributes(_LeaseHead)):
     """A leased job."""
 
     @classmethod

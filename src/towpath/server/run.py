@@ -267,16 +267,16 @@ async def serve(
         timeout_keep_alive=65,
     )
     server = _Server(config, app.state.stopping)
-    telling = asyncio.create_task(_report_start(server, sock, started))
+    reporting = asyncio.create_task(_report_start(server, sock, started))
     began = steady()
     with _silence_loggers(log):
         try:
             await server.serve(sockets=[sock])
         finally:
-            telling.cancel()
-            await asyncio.wait((telling,))
-    if not telling.cancelled():
-        telling.result()  # raises the error of `started`, which has stopped the server
+            reporting.cancel()
+            await asyncio.wait((reporting,))
+    if not reporting.cancelled():
+        reporting.result()  # raises the error of `started`, which has stopped the server
     log.emit(events.HTTP_STOPPED, reason=server.why, uptime=steady() - began)
 
 

@@ -50,7 +50,7 @@ ONCE = frozenset(
 read the other value."""
 
 
-class Checks(Protocol):
+class KeyChecker(Protocol):
     """Checks API keys."""
 
     async def check(self, secret: str) -> KeyInfo | None: ...
@@ -99,7 +99,7 @@ class KeyMiddleware:
     def __init__(
         self,
         app: ASGIApp,
-        keys: Checks,
+        keys: KeyChecker,
         rates: Rates,
         *,
         requests: OpenRequests,
@@ -119,7 +119,7 @@ class KeyMiddleware:
         self._open, self._signed, self._pages = frozenset(open), frozenset(signed), frozenset(pages)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if _KEY in scope:  # made from another request (`within`), whose key was checked
+        if _KEY in scope:  # made from another request (`inner_scope`), whose key was checked
             keep_as_sent(scope)
             await self._answer_measured(account_of(scope), 0, self._answer(scope, receive, send))
             return
@@ -190,7 +190,7 @@ class KeyMiddleware:
     def _credential(self, scope: Scope) -> LiveCredential:
         """The credential of the request: the request may run only while that is valid."""
         if self._login_sessions and login_of(scope):
-            return _SentCredential(self._login_sessions.again, cookie_of(scope))
+            return _SentCredential(self._login_sessions.find_key, cookie_of(scope))
         secret = _secret(scope)
         if secret.startswith(tuple(self._credentials)):
             return _SentCredential(partial(self._check, scope), secret)
@@ -306,7 +306,7 @@ def _size(scope: Scope) -> int:
     return int(found[1]) if found else 0
 
 
-def within(scope: Scope) -> Scope:
+def inner_scope(scope: Scope) -> Scope:
     """The part of a scope that an inner request needs: where it comes from, and its key."""
     kept = ("type", "asgi", "http_version", "scheme", "client", "server", "root_path", "state")
     return {name: scope[name] for name in (*kept, _KEY, LOGIN, OPEN, CONNECTION) if name in scope}

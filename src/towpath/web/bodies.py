@@ -31,28 +31,28 @@ _AGAIN = "Send the request again."
 # ── memory ───────────────────────────────────────────────────────────────────────────────
 
 
-class Holding:
+class BodyReservation:
     """The memory that one body takes while a block runs, and the deadline of its reading."""
 
-    __slots__ = ("_room", "deadline", "evicted", "holder", "parts", "size")
+    __slots__ = ("_budget", "deadline", "evicted", "holder", "parts", "size")
 
-    def __init__(self, room: Room, holder: str) -> None:
-        self._room, self.holder = room, holder
+    def __init__(self, budget: BodyBudget, holder: str) -> None:
+        self._budget, self.holder = budget, holder
         self.parts: list[bytes] = []
         self.size = 0
         self.deadline: asyncio.Timeout | None = None
         """Set while the body is read; without it, the body is complete and not evicted."""
         self.evicted = False
 
-    def __enter__(self) -> Holding:
-        self._room.add(self)
+    def __enter__(self) -> BodyReservation:
+        self._budget.add(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._room.remove(self)
+        self._budget.remove(self)
 
 
-class Room:
+class BodyBudget:
     """Limits the memory of all bodies *together*, and of *each* holder: a key, or an address.
 
     A new body is always accepted. If the memory is full, the oldest unfinished body is evicted:
@@ -74,29 +74,29 @@ class Room:
     ) -> None:
         self._largest, self._within, self._remedy = largest, within, remedy
         self._together, self._each, self._refusal = together, each, refusal
-        self._holdings: dict[Holding, None] = {}  # the oldest first
+        self._reservations: dict[BodyReservation, None] = {}  # the oldest first
         self._shares: dict[str, int] = {}
         self._held = 0
 
-    def holding(self, holder: str) -> Holding:
+    def reserve(self, holder: str) -> BodyReservation:
         """Returns the context manager for one body of *holder*."""
-        return Holding(self, holder)
+        return BodyReservation(self, holder)
 
-    def add(self, mine: Holding) -> None:
-        self._holdings[mine] = None
+    def add(self, mine: BodyReservation) -> None:
+        self._reservations[mine] = None
 
-    def remove(self, mine: Holding) -> None:
+    def remove(self, mine: BodyReservation) -> None:
         self._count(mine, -mine.size)
-        del self._holdings[mine]
+        del self._reservations[mine]
 
-    def take(self, mine: Holding, size: int) -> None:
+    def take(self, mine: BodyReservation, size: int) -> None:
         """Count *size* more bytes. Raises Refused (503) if no other body can be evicted."""
         if not self._fits(mine.holder, size):
-            self._make_room(mine.holder, size, spared=mine)
+            self._evict_others(mine.holder, size, spared=mine)
         self._count(mine, size)
 
     def refusal(self) -> Refused:
-        """The error for a body that has no room (503)."""
+        """The error for a body that finds the memory used up (503)."""
         return Refused(
             503,
             *self._refusal,
@@ -109,8 +109,8 @@ class Room:
             self._held + size <= self._together and self._shares.get(holder, 0) + size <= self._each
         )
 
-    def _make_room(self, holder: str, size: int, *, spared: Holding) -> None:
-        for other in list(self._holdings):
+    def _evict_others(self, holder: str, size: int, *, spared: BodyReservation) -> None:
+        for other in list(self._reservations):
             full = self._held + size > self._together
             if other is not spared and other.deadline and (full or other.holder == holder):
                 self._evict(other)
@@ -118,21 +118,21 @@ class Room:
                 return
         raise self.refusal()
 
-    def _evict(self, other: Holding) -> None:
+    def _evict(self, other: BodyReservation) -> None:
         if other.deadline is not None:
             other.deadline.reschedule(asyncio.get_running_loop().time())
         other.deadline, other.evicted = None, True
         other.parts.clear()
         self._count(other, -other.size)
 
-    def _count(self, holding: Holding, size: int) -> None:
-        holding.size += size
+    def _count(self, reservation: BodyReservation, size: int) -> None:
+        reservation.size += size
         self._held += size
-        share = self._shares.get(holding.holder, 0) + size
+        share = self._shares.get(reservation.holder, 0) + size
         if share:
-            self._shares[holding.holder] = share
+            self._shares[reservation.holder] = share
         else:
-            self._shares.pop(holding.holder, None)
+            self._shares.pop(reservation.holder, None)
 
     # ── one body ─────────────────────────────────────────────────────────────────────────
 
@@ -148,7 +148,7 @@ class Room:
             detail = f"at most {self._largest} bytes"
             raise Refused(413, "body_too_large", detail, remedy=self._remedy)
 
-    async def read(self, receive: Receive, mine: Holding) -> bytes | None:
+    async def read(self, receive: Receive, mine: BodyReservation) -> bytes | None:
         """The whole body; None if the client disconnected. Raises Refused (408, 413, 503)."""
         size = 0
         try:
@@ -193,7 +193,7 @@ class Bodies:
 
     def __init__(self, limits: ServerLimits) -> None:
         self._share = max(64 * _MB, 4 * limits.body)
-        self._room = Room(
+        self._budget = BodyBudget(
             largest=limits.body,
             within=limits.body_within,
             remedy="Store the data elsewhere and send a reference.",
@@ -202,19 +202,19 @@ class Bodies:
             refusal=("too_many_bodies", "too many large requests at once"),
         )
 
-    def holding(self, request: Request) -> Holding:
+    def reserve(self, request: Request) -> BodyReservation:
         """Returns the context manager for the body of *request*."""
-        return self._room.holding(key_of(request).id)
+        return self._budget.reserve(key_of(request).id)
 
-    async def read(self, request: Request, mine: Holding) -> ReadRequest | None:
+    async def read(self, request: Request, mine: BodyReservation) -> ReadRequest | None:
         """Read the body of *request*, and count it for *mine*. Returns None if the client left.
 
         Raises Refused (400, 408, 413, 415, 503).
         """
         headers = dict(request.scope["headers"])
-        if self._room.declared(headers) not in (b"", b"0") or b"transfer-encoding" in headers:
+        if self._budget.declared(headers) not in (b"", b"0") or b"transfer-encoding" in headers:
             _check_type(headers)
-        body = await self._room.read(request.receive, mine)
+        body = await self._budget.read(request.receive, mine)
         if body is None:
             return None
         value = None
@@ -224,7 +224,7 @@ class Bodies:
                 remedy = "Flatten the JSON, or send it as text."
                 raise Refused(400, "nested_too_deep", detail, remedy=remedy)
             # At most half a share: one request alone always fits, however many values it has.
-            self._room.take(mine, min(_decoded_size(body), self._share // 2))
+            self._budget.take(mine, min(_decoded_size(body), self._share // 2))
             value = _decode_json(body)
         return ReadRequest(request, body, value)
 
@@ -253,7 +253,7 @@ class BodyRoute(APIRoute):
 
         async def handle_bounded(request: Request) -> Response:
             bodies: Bodies = request.app.state.bodies
-            with bodies.holding(request) as mine:
+            with bodies.reserve(request) as mine:
                 read = await bodies.read(request, mine)
                 if read is None:
                     return Response(status_code=400)  # not sent: the client disconnected
@@ -380,7 +380,7 @@ class Deliveries:
         together: int = 64 * _MB,
         each: int = 32 * _MB,
     ) -> None:
-        self._room = Room(
+        self._budget = BodyBudget(
             largest=largest,
             within=within,
             remedy=f"Raise the setting {setting}, then redeliver the webhook from the forge.",
@@ -392,9 +392,9 @@ class Deliveries:
     @asynccontextmanager
     async def read(self, scope: Scope, receive: Receive) -> AsyncGenerator[bytes | None]:
         """Yields the body; None if the client disconnected. Raises Refused (408, 413, 503)."""
-        self._room.declared(dict(scope["headers"]))
-        with self._room.holding(_network(scope)) as mine:
-            yield await self._room.read(receive, mine)
+        self._budget.declared(dict(scope["headers"]))
+        with self._budget.reserve(_network(scope)) as mine:
+            yield await self._budget.read(receive, mine)
 
 
 def _network(scope: Scope) -> str:

@@ -40,7 +40,7 @@ class DashboardSessions:
         scope[LOGIN] = login
         return login
 
-    async def again(self, cookie: str) -> KeyInfo | None:
+    async def find_key(self, cookie: str) -> KeyInfo | None:
         """The key of the session with that cookie; None once the session or the key has ended."""
         login = await self._ledger.logins.find(cookie)
         return login.key if login else None
@@ -73,7 +73,7 @@ def cookie_of(scope: Scope) -> str:
     return cookies[COOKIE].value if COOKIE in cookies else ""
 
 
-def asked_for(scope: Scope) -> str:
+def requested_url(scope: Scope) -> str:
     """Path and query of a request, as they were sent."""
     path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
     question = scope.get("query_string", b"").decode("ascii", "replace")

@@ -76,7 +76,7 @@ class Poll:
                 await self._engine.settle([Release(lease) for lease in leases])
             return leases
 
-    async def while_there(
+    async def while_connected(
         self,
         asking: Coroutine[Any, Any, T | None],
         give_back: Callable[[T], Coroutine[Any, Any, object]] | None = None,
@@ -88,9 +88,9 @@ class Poll:
         *waits*, the request counts as a waiting claim.
         """
         with closing(asking):  # it may never be awaited, if too many claims wait
-            return await self._while_there(asking, give_back, waits=waits)
+            return await self._while_connected(asking, give_back, waits=waits)
 
-    async def _while_there(
+    async def _while_connected(
         self,
         asking: Coroutine[Any, Any, T | None],
         give_back: Callable[[T], Coroutine[Any, Any, object]] | None,

@@ -37,7 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from towpath.errors import TowpathError
 from towpath.supervise import Background, detached
-from towpath.web.auth import key_of, within
+from towpath.web.auth import inner_scope, key_of
 from towpath.web.bodies import Bodies
 from towpath.web.tools import Tool, ToolRequest, Tools
 
@@ -205,7 +205,7 @@ class ToolsEndpoint:
         """
         bodies: Bodies = scope["app"].state.bodies
         request = Request(scope, receive)
-        with bodies.holding(request) as mine:
+        with bodies.reserve(request) as mine:
             read = await bodies.read(request, mine)
             yield _replay_body(await read.body(), receive) if read else None
 
@@ -408,7 +408,7 @@ async def _send_request(app: ASGIApp, request: ToolRequest, outer: Request) -> T
     A cancellation is ignored once the path has answered: then the caller undoes the call.
     """
     scope: Scope = {
-        **within(outer.scope),
+        **inner_scope(outer.scope),
         "method": request.method,
         "path": request.path,
         "raw_path": request.path.encode(),

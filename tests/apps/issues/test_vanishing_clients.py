@@ -362,7 +362,7 @@ async def test_what_was_found_is_given_back_if_the_request_is_cancelled_while_it
 
     request, requests = Request({"type": "http"}, receive), OpenRequests(ServerLimits())
     poll = Poll(Engine("redis://127.0.0.1:1"), request, asyncio.Event(), requests)  # never asked
-    waiting = asyncio.ensure_future(poll.while_there(find(), give_back, waits=False))
+    waiting = asyncio.ensure_future(poll.while_connected(find(), give_back, waits=False))
     await ending.wait()
     waiting.cancel()
     await asyncio.wait((waiting,))

@@ -130,7 +130,7 @@ async def request_task(
     wait, call = seconds(body.wait), named.call() if named else None
     owner = issues.access(key).owner or None
     asking = issues.assignment.request(request, wait=wait, call=call, owner=owner)
-    task = await poll.while_there(asking, issues.give_back, waits=bool(body.wait))
+    task = await poll.while_connected(asking, issues.give_back, waits=bool(body.wait))
     return Response(status_code=204) if task is None else TaskOut.model_validate(task)
 
 

@@ -296,7 +296,7 @@ async def health(request: Request, messages: TheMessages) -> HealthOut:
     """The state of the message queue in four fields. Needs no key. `degraded` while Redis or the
     database is unreachable, `unhealthy` while both are. At most a second old.
     """
-    return await request.app.state.snapshots.shared("health", lambda: _health(request, messages))
+    return await request.app.state.snapshots.cached("health", lambda: _health(request, messages))
 
 
 async def _health(request: Request, messages: Messages) -> HealthOut:

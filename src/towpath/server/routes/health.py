@@ -134,7 +134,7 @@ async def readyz(request: Request, engine: TheEngine) -> Response:
     """Check that every part accepts writes; failing parts are named. Needs no key. The parts are
     tried at most once a second, for all who ask. The reasons are only in the server's log.
     """
-    shared = request.app.state.snapshots.shared
+    shared = request.app.state.snapshots.cached
     ready: ReadyOut = await shared("readyz", lambda: _probe_parts(request, engine))
     status, again = (200, {}) if ready.ready else (503, {"Retry-After": "1"})
     return JSONResponse(ready.model_dump(exclude_none=True), status, headers=again)

@@ -15,7 +15,13 @@ from towpath.engine.schedule import Cron, Every, Missed, Schedule
 from towpath.engine.stored_schedules import ScheduleInfo
 from towpath.errors import InvalidOption, ScheduleNotFound
 from towpath.ledger.keys.key import Scope
-from towpath.server.job_fields import asking, in_seconds, options_in, telling, told
+from towpath.server.job_fields import (
+    in_seconds,
+    job_attributes,
+    options_in,
+    with_job_attributes,
+    with_job_options,
+)
 from towpath.server.models import PayloadIn, SubmittedOut
 from towpath.server.routes.jobs import After, Size
 from towpath.web.audit import audited, not_audited
@@ -80,7 +86,7 @@ class _PlainSchedule(_When, PayloadIn):
     """Whether the schedule is paused."""
 
 
-class ScheduleIn(asking(_PlainSchedule, but=_DECIDED)):
+class ScheduleIn(with_job_options(_PlainSchedule, but=_DECIDED)):
     """A schedule and the options of its jobs."""
 
     model_config = example(
@@ -187,7 +193,7 @@ class _ScheduleHead(Answer):
     """Seconds that the jobs are kept after they end."""
 
 
-class ScheduleOut(telling(_ScheduleHead)):
+class ScheduleOut(with_job_attributes(_ScheduleHead)):
     """A schedule as it is now."""
 
     @classmethod
@@ -209,7 +215,7 @@ class ScheduleOut(telling(_ScheduleHead)):
             lease=options.get("lease"),
             keep=options.get("keep"),
             **_rhythm(info.when),
-            **told(attributes),
+            **job_attributes(attributes),
             **shown("payload", info.payload or b""),
         )
 

@@ -232,7 +232,7 @@ async def look(
 ) -> UploadOut:
     """Read an upload. With `wait`, the request waits until the upload has ended."""
     if wish.wait:
-        await poll.while_there(uploads.ended(id, within=seconds(wish.wait)))
+        await poll.while_connected(uploads.ended(id, within=seconds(wish.wait)))
     return UploadOut.of(await uploads.status(id))
 
 
