@@ -48,7 +48,7 @@ class TestSending:
         await send(messages, message="first")
         sent = await send(messages, client_message_id="c1")
         assert await send(messages, client_message_id="c1") == sent
-        assert await messages.user("ann") == UserQueue(2)
+        assert await messages.user("ann") == UserQueue(2, is_processing=False, current_message_id=None)
 
     async def test_a_resend_of_one_that_has_ended_is_harmless_too(
         self, messages: Messages, engine: Engine, clock: ManualClock
@@ -101,7 +101,7 @@ class TestSending:
         with pytest.raises(InvalidOption, match="callback_url") as refused:
             await send(messages, callback_url=url)
         assert url not in str(refused.value)
-        assert await messages.user("ann") == UserQueue(0)
+        assert await messages.user("ann") == UserQueue(0, is_processing=False, current_message_id=None)
 
     async def test_refuses_callbacks_where_nothing_can_sign_them(self, engine: Engine) -> None:
         async with Messages(engine, MessagesOptions()) as unsigned:

@@ -241,7 +241,7 @@ class TestAReplayedCall:
         self, signed: SignedCalls, runs: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What is no longer remembered is known by its time; a new call is later and still runs."""
-        monkeypatch.setattr("towpath.apps.timers.client._REMEMBERED_MOST", 10)
+        monkeypatch.setattr("towpath.apps.timers.client._MOST_REMEMBERED", 10)
         now = instant(wall_ms())
 
         def signed_at(ago_s: int, **changes: Any) -> tuple[dict[str, str], bytes]:

@@ -16,7 +16,14 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BeforeValidator, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from towpath.apps.messages.model import MESSAGES, Message, MessagesLoad, MessageState, MessageView
+from towpath.apps.messages.model import (
+    MESSAGES,
+    Message,
+    MessagesLoad,
+    MessageState,
+    MessageView,
+    UserQueue,
+)
 from towpath.apps.messages.service import Messages
 from towpath.apps.owners import ALL, Access
 from towpath.errors import ServerError, TowpathError
@@ -26,7 +33,7 @@ from towpath.web.audit import audited
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute, DirectRoute
 from towpath.web.dependencies import checked, service
-from towpath.web.fields import Answer, Body, Json, alike, decoded, example, shown
+from towpath.web.fields import Answer, Body, Json, alike, answer_from, decoded, example, shown
 from towpath.web.problems import RETRY_AFTER_S, Refused, documented, status_of
 from towpath.web.streams import Chunk, stream
 
@@ -99,32 +106,25 @@ class QueuedOut(Answer):
     message_id: str
 
 
-class UserQueueOut(Answer):
+class _User(Answer):
+    user_id: str
+
+
+class UserQueueOut(answer_from(UserQueue, base=_User)):
     """A user's queue."""
 
-    user_id: str
-    queue_length: int
-    """Number of waiting messages, without the one that is being processed."""
-    is_processing: bool
-    """Whether a message of the user is being processed."""
-    current_message_id: str | None
-    """The message that is being processed, if any. Null also for a key that neither owns it nor has
-    the scope `work`."""
 
-
-class HealthOut(Answer):
-    """The state of the message queue."""
-
+class _Health(Answer):
     status: Literal["healthy", "degraded", "unhealthy"]
     redis_connected: bool
     """Whether Redis answers."""
-    active_queues: int
-    """Number of users with a waiting message."""
-    messages_processing: int
-    """Number of messages that are being processed."""
 
 
-_OWN_WORDS = {"estimated_wait", "progress", "progress_base64", "answer", "answer_base64"}
+class HealthOut(answer_from(MessagesLoad, base=_Health)):
+    """The state of the message queue."""
+
+
+_SHOWN_OTHERWISE = {"estimated_wait", "progress", "progress_base64", "answer", "answer_base64"}
 
 
 class MessageOut(Answer):
@@ -157,7 +157,7 @@ class MessageOut(Answer):
     def of(cls, view: MessageView) -> MessageOut:
         return cls(
             estimated_wait=view.estimate.total_seconds() if view.estimate is not None else None,
-            **alike(cls, view, but=_OWN_WORDS),
+            **alike(cls, view, but=_SHOWN_OTHERWISE),
             **shown("progress", view.progress or b""),
             **shown("answer", view.answer or b""),
         )

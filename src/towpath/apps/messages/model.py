@@ -143,16 +143,20 @@ class UserQueue(msgspec.Struct, frozen=True):
 
     queue_length: int
     """Number of waiting messages, without the one that is being processed."""
-    is_processing: bool = False
-    current_message_id: str | None = None
-    """None also if the caller may not see it."""
+    is_processing: bool
+    """Whether a message of the user is being processed."""
+    current_message_id: str | None
+    """The message that is being processed, if any. None also for a key that neither owns it nor has
+    the scope `work`."""
 
 
 class MessagesLoad(msgspec.Struct, frozen=True):
     """All users' messages at one moment."""
 
     active_queues: int
+    """Number of users with a waiting message."""
     messages_processing: int
+    """Number of messages that are being processed."""
 
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True):

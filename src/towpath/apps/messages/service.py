@@ -114,7 +114,7 @@ class Messages:
             try:
                 await self._find(found.current_message_id, access)
             except JobNotFound:
-                return UserQueue(found.queue_length, found.is_processing)
+                return UserQueue(found.queue_length, found.is_processing, None)
         return found
 
     async def load(self) -> MessagesLoad:

@@ -41,7 +41,7 @@ __all__ = ["GiveUp", "Later", "ServerAnswered", "TimerAnswer", "TimerCall", "Tim
 _log = logging.getLogger("towpath.timers.client")
 _F = TypeVar("_F", bound=Callable[..., Any])
 _W = TypeVar("_W")
-_REMEMBERED_MOST = 10_000
+_MOST_REMEMBERED = 10_000
 """Number of timers whose last call is remembered."""
 _LARGEST_CALL = 16 << 20
 HANDED_OVER = seconds(60)
@@ -121,6 +121,8 @@ class TimerClient:
         self._server = Server(server, key)
         self._handlers: dict[str, _Handler] = {}
         self._secrets: list[str] = []
+        # Not a RecentCache: a replay must not keep its entry longer, because later calls are
+        # refused by the time of the entries that were dropped.
         self._remembered: OrderedDict[tuple[str | None, str, str], _Remembered] = OrderedDict()
         self._forgotten_until = instant(0)
         """When the latest of the calls that were forgotten was signed."""
@@ -139,7 +141,7 @@ class TimerClient:
             with_call = len(inspect.signature(function).parameters) > 1
             self._handlers[task_type] = _Handler(function, with_call)
             if self._registration is not None:
-                self._registration.register_anew()
+                self._registration.register_again()
             return function
 
         return add
@@ -194,7 +196,7 @@ class TimerClient:
         Does not wait for the server: the thread tries again until the server answers. Call it in
         the process that answers calls, after any fork.
         """
-        if self._registration is None or not self._registration.is_here():
+        if self._registration is None or not self._registration.is_of_this_process():
             self._registration = Registration(self.register, self._server, self.app)
             self._registration.start()
             atexit.register(self.stop)
@@ -203,7 +205,7 @@ class TimerClient:
     def stop(self) -> None:
         """Deregister: no more calls come. May be called twice."""
         registration, self._registration = self._registration, None
-        if registration is not None and registration.is_here():
+        if registration is not None and registration.is_of_this_process():
             registration.stop()
         atexit.unregister(self.stop)
 
@@ -332,7 +334,7 @@ class TimerClient:
                 return known.answer or TimerAnswer(b"this attempt is being run here", 409)
             self._remembered[timer] = _Remembered(call.token, sent)
             self._remembered.move_to_end(timer)
-            if len(self._remembered) > _REMEMBERED_MOST:
+            if len(self._remembered) > _MOST_REMEMBERED:
                 _, oldest = self._remembered.popitem(last=False)
                 self._forgotten_until = max(self._forgotten_until, oldest.sent)
         return None

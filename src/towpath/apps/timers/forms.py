@@ -22,7 +22,7 @@ from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.spelling import POLICIES, read_retry
 from towpath.engine.states import State
 from towpath.errors import InvalidInput
-from towpath.web.fields import Answer, Body, Json, alike, example
+from towpath.web.fields import Answer, Body, Json, alike, answer_from, example
 from towpath.web.problems import misfits
 
 _LONGEST = 512
@@ -136,6 +136,9 @@ TimerOrTimers = Annotated[
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────
 
+# TimerOut and FiringOut declare their fields again: HTTP shows a timer in another order and with
+# `delay_time`, and the defaults of a Firing are for Redis, which stores no field that has one.
+
 
 class TimerOut(Answer):
     """A timer as it is now."""
@@ -220,28 +223,8 @@ class ExplainedTimerOut(Answer):
     """The reason as a sentence."""
 
 
-class TypeOut(Answer):
+class TypeOut(answer_from(TypeView)):
     """A type of timers: who serves it, and how many timers it has."""
-
-    task_type: str
-    app: str | None
-    """The app that the type belongs to, if any."""
-    queue: str
-    """The queue of the type; an API key covers the type if its patterns match this name."""
-    owner: str | None
-    """Who serves it: `plug-in workers` or the name of an app; null if nobody has registered."""
-    alive: int
-    """Number of workers or instances that serve it now."""
-    status: str
-    """`served`, `no_worker` or `no_instance`."""
-    last_alive: datetime | None
-    """When a worker or an instance was last seen."""
-    waiting: int
-    """Timers that are not due yet, or are due and wait for a worker."""
-    running: int
-    dead: int
-    used_at: datetime
-    """When the type was last used."""
 
     @classmethod
     def of(cls, view: TypeView) -> TypeOut:

@@ -198,19 +198,23 @@ class TypeView(msgspec.Struct, frozen=True, kw_only=True):
 
     task_type: str
     app: str | None
+    """The app that the type belongs to, if any."""
     queue: str
+    """The queue of the type; an API key covers the type if its patterns match this name."""
     owner: str | None
-    """`plug-in workers`, or the name of the app; null if nobody has registered."""
+    """Who serves it: `plug-in workers` or the name of an app; None if nobody has registered."""
     alive: int
-    """Workers or instances."""
+    """Number of workers or instances that serve it now."""
     status: str
     """`served`, `no_worker` or `no_instance`."""
     last_alive: datetime | None
+    """When a worker or an instance was last seen."""
     waiting: int
-    """Timers that are not due yet, and those that are due and wait for a worker."""
+    """Timers that are not due yet, or are due and wait for a worker."""
     running: int
     dead: int
     used_at: datetime
+    """When the type was last used."""
 
 
 def status_of(info: TypeInfo) -> str:

@@ -19,11 +19,13 @@ from towpath.clock import steady
 from towpath.errors import RetryAdvice, TowpathError
 
 _log = logging.getLogger("towpath.timers.client")
-_ANSWER_WITHIN = 10.0
-_AGAIN, _REFUSED_AGAIN = 1.0, 15.0
-_ANEW = 600.0
+_ANSWER_WITHIN_S = 10.0
+_RETRY_S, _RETRY_REFUSED_S = 1.0, 15.0
+"""Seconds until the next try: after a failure that may pass, and after a refusal."""
+_REGISTER_EVERY_S = 600.0
 """Seconds after which an instance registers again, to get the current secret."""
-_FORGOTTEN = "instance-not-found"
+_INSTANCE_UNKNOWN = "instance-not-found"
+"""The code of the problem if the server does not know the instance."""
 
 
 class ServerAnswered(TowpathError):
@@ -58,7 +60,7 @@ class Server:
         """Send a request on a connection of its own, and return the answer. Raises ServerAnswered
         if it is a refusal, OSError without an answer.
         """
-        connection = ServerConnection(self._address, silence=_ANSWER_WITHIN)
+        connection = ServerConnection(self._address, silence=_ANSWER_WITHIN_S)
         try:
             reply = connection.request(method, path, body)
         finally:
@@ -74,31 +76,31 @@ class Registration:
     def __init__(self, register: Callable[[], tuple[str, float]], server: Server, app: str) -> None:
         self._register, self._server, self._app = register, server, app
         self._pid = os.getpid()
-        self._wake, self._over = threading.Event(), False
+        self._wake, self._stopped = threading.Event(), False
         self._register_at = 0.0
         self.instance_id: str | None = None
-        self._heartbeat = 10.0
+        self._heartbeat_s = 10.0
         self._thread = threading.Thread(target=self._run, name="towpath-timers", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def is_here(self) -> bool:
+    def is_of_this_process(self) -> bool:
         """Whether it runs in this process: a thread does not survive a fork."""
         return self._pid == os.getpid()
 
-    def register_anew(self) -> None:
+    def register_again(self) -> None:
         """Register again at once, because the task types of the instance have changed."""
         self._register_at = 0.0
         self._wake.set()
 
     def stop(self) -> None:
         """Send no more heartbeats, and deregister the instance."""
-        self._over = True
+        self._stopped = True
         self._wake.set()
-        self._thread.join(2 * _ANSWER_WITHIN)
+        self._thread.join(2 * _ANSWER_WITHIN_S)
         if self.instance_id is not None:
-            with suppress(ServerAnswered, OSError, ValueError):  # it is dead in 30 s anyway
+            with suppress(ServerAnswered, OSError, ValueError):  # it counts as dead after 30 s anyway
                 self._server.delete(self._path())
         self.instance_id = None
 
@@ -106,12 +108,12 @@ class Registration:
         return f"/api/v1/apps/{quote(self._app, safe='')}/instances/{self.instance_id}"
 
     def _run(self) -> None:
-        while not self._over:
+        while not self._stopped:
             try:
                 pause = self._step()
             except Exception:  # noqa: BLE001 -- there is no caller to raise it to
                 _log.exception("the registration of app %s failed", self._app)
-                pause = _REFUSED_AGAIN
+                pause = _RETRY_REFUSED_S
             self._wake.wait(pause)
             self._wake.clear()
 
@@ -119,17 +121,17 @@ class Registration:
         """Register or send a heartbeat. Returns the seconds until the next step."""
         try:
             if self.instance_id is None or steady() >= self._register_at:
-                self._register_at = steady() + _ANEW
-                self.instance_id, self._heartbeat = self._register()
+                self._register_at = steady() + _REGISTER_EVERY_S
+                self.instance_id, self._heartbeat_s = self._register()
             else:
                 self._server.post(f"{self._path()}/heartbeat")
         except ServerAnswered as error:
-            if error.problem == _FORGOTTEN and self.instance_id is not None:
-                self.instance_id = None  # the server forgot it: Redis lost data, or a long silence
+            if error.problem == _INSTANCE_UNKNOWN and self.instance_id is not None:
+                self.instance_id = None  # Redis lost it, or no heartbeat came for long: register again
                 return 0.0
             _log.warning("%s", error)
-            return _AGAIN if error.later else _REFUSED_AGAIN
+            return _RETRY_S if error.later else _RETRY_REFUSED_S
         except (OSError, ValueError, KeyError, TypeError) as error:
             _log.warning("the server can't be reached: %s", error)
-            return _AGAIN
-        return self._heartbeat
+            return _RETRY_S
+        return self._heartbeat_s
