@@ -15,7 +15,7 @@ from tests.worker.in_process_worker import working
 from towpath.app.app import Towpath
 from towpath.apps.messages.adapters import MessageAdapters
 from towpath.apps.messages.callbacks import (
-    FIRST_LOOK,
+    FIRST_CHECK,
     sentry_id,
     submit_delivery,
     submit_sentry,
@@ -273,7 +273,7 @@ class TestTheSentry:
                 sent = await send(messages, callback_url=receiver.url())
             await answer(engine, b'"hi"')
             assert await engine.inspect.state(job_ref(CALLBACKS, sent.message_id)) is State.GONE
-            clock.advance(FIRST_LOOK + seconds(1))
+            clock.advance(FIRST_CHECK + seconds(1))
             app = Towpath(server.url, clock=clock)
             async with MessageAdapters(options) as outgoing:
                 add_callbacks(app, outgoing.callback, options)

@@ -7,6 +7,7 @@ from collections import defaultdict
 import pytest
 from msgspec.structs import replace
 
+from tests.apps.messages.sending import waiting
 from towpath.apps.messages.errors import MessageDiffers, MessageNotHeld
 from towpath.apps.messages.model import MESSAGE_OPTIONS, MESSAGES, MessagesLoad, UserQueue
 from towpath.apps.messages.queue import Dequeued, MessageQueue
@@ -66,7 +67,7 @@ class TestEnqueueing:
 class TestDequeueing:
     async def test_finds_nothing_in_an_empty_queue(self, queue: MessageQueue) -> None:
         assert await queue.dequeue("nobody") is None
-        assert await queue.user("nobody") == UserQueue(0, is_processing=False, current_message_id=None)
+        assert await queue.user("nobody") == waiting(0)
 
     async def test_gives_nothing_while_one_is_in_process(self, queue: MessageQueue) -> None:
         await enqueue(queue, "ann", "a", "b")
@@ -89,7 +90,7 @@ class TestDequeueing:
         clock.advance(seconds(299))
         assert await queue.is_processing("ann") is True
         clock.advance(seconds(2))
-        assert await queue.user("ann") == UserQueue(2, is_processing=False, current_message_id=None)
+        assert await queue.user("ann") == waiting(2)
         again = await queue.dequeue("ann")
         assert again is not None
         assert again.message_id == "a"

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from tests.apps.messages.sending import SECRET, a_message, send
+from tests.apps.messages.sending import SECRET, a_message, send, waiting
 from tests.waiting import HANGS, eventually_async
 from towpath.apps.messages import service
 from towpath.apps.messages.errors import MessageDiffers
@@ -16,7 +16,6 @@ from towpath.apps.messages.model import (
     MESSAGES,
     MessageState,
     MessageView,
-    UserQueue,
     message_ref,
 )
 from towpath.apps.messages.options import MessagesOptions
@@ -48,7 +47,7 @@ class TestSending:
         await send(messages, message="first")
         sent = await send(messages, client_message_id="c1")
         assert await send(messages, client_message_id="c1") == sent
-        assert await messages.user("ann") == UserQueue(2, is_processing=False, current_message_id=None)
+        assert await messages.user("ann") == waiting(2)
 
     async def test_a_resend_of_one_that_has_ended_is_harmless_too(
         self, messages: Messages, engine: Engine, clock: ManualClock
@@ -101,7 +100,7 @@ class TestSending:
         with pytest.raises(InvalidOption, match="callback_url") as refused:
             await send(messages, callback_url=url)
         assert url not in str(refused.value)
-        assert await messages.user("ann") == UserQueue(0, is_processing=False, current_message_id=None)
+        assert await messages.user("ann") == waiting(0)
 
     async def test_refuses_callbacks_where_nothing_can_sign_them(self, engine: Engine) -> None:
         async with Messages(engine, MessagesOptions()) as unsigned:
@@ -114,27 +113,27 @@ class TestLooking:
         self, messages: Messages, engine: Engine
     ) -> None:
         first, second = await send(messages), await send(messages)
-        view = await messages.look(second.message_id)
+        view = await messages.get(second.message_id)
         assert (view.state, view.queue_position) == (MessageState.QUEUED, 2)
 
         lease = await claim(engine)
-        view = await messages.look(first.message_id)
+        view = await messages.get(first.message_id)
         assert (view.state, view.queue_position) == (MessageState.PROCESSING, 0)
-        assert (await messages.look(second.message_id)).queue_position == 1
+        assert (await messages.get(second.message_id)).queue_position == 1
 
         await engine.complete(lease, b'{"text":"hi"}')
-        view = await messages.look(first.message_id)
+        view = await messages.get(first.message_id)
         assert (view.state, view.answer) == (MessageState.ANSWERED, b'{"text":"hi"}')
 
     async def test_estimates_how_long_it_still_waits(
         self, messages: Messages, engine: Engine, clock: ManualClock
     ) -> None:
         _, _, last = [await send(messages) for _ in range(3)]
-        assert (await messages.look(last.message_id)).estimate is None
+        assert (await messages.get(last.message_id)).estimate is None
         lease = await claim(engine)
         clock.advance(seconds(10))
         await engine.complete(lease)
-        view = await messages.look(last.message_id)
+        view = await messages.get(last.message_id)
         assert view.estimate is not None
         assert view.estimate > seconds(0)
 
@@ -144,19 +143,19 @@ class TestLooking:
         sent = await send(messages)
         await engine.complete(await claim(engine), b'"hi"')
         clock.advance(minutes(59))
-        assert (await messages.look(sent.message_id)).answer == b'"hi"'
+        assert (await messages.get(sent.message_id)).answer == b'"hi"'
         clock.advance(minutes(2))
         with pytest.raises(JobNotFound):
-            await messages.look(sent.message_id)
+            await messages.get(sent.message_id)
 
     async def test_a_failed_attempt_keeps_the_message_at_its_place(
         self, messages: Messages, engine: Engine
     ) -> None:
         first, second = await send(messages), await send(messages)
         await engine.fail(await claim(engine), "no luck", delay=seconds(5))
-        view = await messages.look(first.message_id)
+        view = await messages.get(first.message_id)
         assert (view.state, view.queue_position, view.reason) == ("queued", 1, "no luck")
-        assert (await messages.look(second.message_id)).queue_position == 2
+        assert (await messages.get(second.message_id)).queue_position == 2
 
 
 async def state_of(watched: AsyncIterator[MessageView]) -> tuple[str, int]:

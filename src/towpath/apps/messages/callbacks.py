@@ -26,8 +26,8 @@ from towpath.supervise import Background
 
 SENTRY, DELIVERY = "sentry", "delivery"
 """The handlers of the two jobs."""
-FIRST_LOOK = seconds(30)
-WATCHED_MOST = 100_000
+FIRST_CHECK = seconds(30)
+MOST_WATCHED = 100_000
 """Maximum number of messages that a process watches; further ones are left to their sentries."""
 
 
@@ -54,7 +54,7 @@ async def submit_sentry(engine: Engine, message_id: str) -> None:
         engine,
         msgspec.json.encode(Callback(message_id)),
         id=sentry_id(message_id),
-        delay=FIRST_LOOK,
+        delay=FIRST_CHECK,
         headers={"handler": SENTRY},
     )
 
@@ -99,7 +99,7 @@ class PromptDeliveries:
         await self._ready.wait()
         if self._watch is not None:
             self._watch.add(message_id)
-            self._watch.keep_newest(WATCHED_MOST)
+            self._watch.keep_newest(MOST_WATCHED)
 
     async def close(self) -> None:
         await self._running.stop()

@@ -38,9 +38,9 @@ from towpath.errors import JobNotFound
 from towpath.worker.context import Context, Discard, Snooze
 
 _JSON = {"content-type": "application/json"}
-_LONGEST_LOOK, _SOON = minutes(5), seconds(5)
+_LONGEST_PAUSE, _SHORT_PAUSE = minutes(5), seconds(5)
 _SLACK = seconds(10)
-_CALLED_OFF = frozenset({Next.GONE, Next.MOVED})
+_ENDING_DELIVERY = frozenset({Next.GONE, Next.MOVED})
 """Answers that end a delivery for good. All others are retried: the receiver may be repaired."""
 
 
@@ -62,28 +62,28 @@ class Post(Protocol):
 
 def add_callbacks(app: Towpath, post: Post, options: MessagesOptions) -> None:
     """Add the handlers to *app* that deliver answers to the callback URLs of their messages."""
-    courier = _Courier(app, post, options)
+    handlers = _CallbackHandlers(app, post, options)
     app.handler(
         CALLBACKS, name=SENTRY, time_limit=minutes(1), keep=CALLBACK_OPTIONS.keep
-    )(courier.look)  # fmt: skip
+    )(handlers.check)  # fmt: skip
     app.handler(
         CALLBACKS, name=DELIVERY, time_limit=options.callback_within + _SLACK
-    )(courier.deliver)  # fmt: skip
+    )(handlers.deliver)  # fmt: skip
 
 
 def add_push(app: Towpath, post: Post, options: MessagesOptions) -> None:
     """Add the handler to *app* that pushes messages to the worker's URL and returns its answers."""
-    pusher = _Pusher(post, options)
+    handler = _PushHandler(post, options)
     app.handler(
         MESSAGES,
         time_limit=options.push_within + _SLACK,
         retry=MESSAGE_OPTIONS.retry,
         max_attempts=MESSAGE_OPTIONS.max_attempts,
         keep=MESSAGE_OPTIONS.keep,
-    )(pusher.push)
+    )(handler.push)
 
 
-class _Pusher:
+class _PushHandler:
     def __init__(self, post: Post, options: MessagesOptions) -> None:
         self._post = post
         self._secrets = tuple(derived(secret, PUSH) for secret in options.secrets)
@@ -98,24 +98,24 @@ class _Pusher:
         return _as_json(answer.body)
 
 
-class _Courier:
+class _CallbackHandlers:
     def __init__(self, app: Towpath, post: Post, options: MessagesOptions) -> None:
         self._app, self._post = app, post
         self._secrets = tuple(derived(secret, CALLBACK) for secret in options.secrets)
 
-    async def look(self, callback: Callback, ctx: Context) -> None:
+    async def check(self, callback: Callback, ctx: Context) -> None:
         """Submit the delivery if the message has ended; else check again, less and less often."""
         job = await self._message(callback, ctx, sentry_id(callback.message_id))
         if STATES[job.state] not in ENDED:
             age = ctx.claimed_at - ctx.submitted_at
-            raise Snooze(min(max(age, seconds(30)), _LONGEST_LOOK))
+            raise Snooze(min(max(age, seconds(30)), _LONGEST_PAUSE))
         await submit_delivery(self._app.engine, callback.message_id)
 
     async def deliver(self, callback: Callback, ctx: Context) -> None:
         """Send the answer. All attempts have one webhook-id, so receivers recognise repeats."""
         job = await self._message(callback, ctx, callback.message_id)
         if STATES[job.state] not in ENDED:
-            raise Snooze(_SOON)  # the message was dead and has been retried
+            raise Snooze(_SHORT_PAUSE)  # the message was dead and has been retried
         message = _read(job.payload)
         if message is None or message.callback_url is None:
             raise Discard("its job is no message that asks for a callback")
@@ -125,7 +125,7 @@ class _Courier:
                 answer = await _send(self._post, url, body, id=job.id, secrets=self._secrets)
             except AnswerTooLarge as large:
                 answer = CallAnswer(large.status, {}, b"")  # only the status counts
-            require_taken(answer, "the receiver", final=_CALLED_OFF)
+            require_taken(answer, "the receiver", final=_ENDING_DELIVERY)
 
     async def _message(self, callback: Callback, ctx: Context, own_id: str) -> JobInfo:
         """Returns the job of the message. Raises Discard unless this job has *own_id*: jobs that a

@@ -47,7 +47,7 @@ class _OldBrokerRoute(BodyRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def in_old_words(request: Request) -> Response:
+        async def handle_with_old_text(request: Request) -> Response:
             try:
                 return await handle(request)
             except TowpathError as error:
@@ -58,7 +58,7 @@ class _OldBrokerRoute(BodyRoute):
                     503, error.code, UNAVAILABLE, remedy=error.remedy, headers=again
                 ) from error
 
-        return in_old_words
+        return handle_with_old_text
 
 
 class _SendRoute(_OldBrokerRoute, DirectRoute):
@@ -218,7 +218,7 @@ async def cancel(message_id: MessageId, messages: TheMessages, key: CanSend) -> 
 @router.get("/queue/{user_id:path}", response_model=UserQueueOut, responses=documented())
 async def user_queue(user_id: UserId, messages: TheMessages, key: CanLook) -> UserQueueOut:
     """Read a user's queue. An unknown user has an empty queue."""
-    found = await messages.user(user_id, sees(messages, key))
+    found = await messages.user(user_id, visible_to(messages, key))
     return UserQueueOut(user_id=user_id, **alike(UserQueueOut, found, but={"user_id"}))
 
 
@@ -227,10 +227,10 @@ async def look(message_id: MessageId, messages: TheMessages, key: CanLook) -> Me
     """Read a message: its state, its estimated wait, and its answer, which is kept for an hour.
     Another owner's message is answered as a missing one.
     """
-    return MessageOut.of(await messages.look(message_id, messages.access(key)))
+    return MessageOut.of(await messages.get(message_id, messages.access(key)))
 
 
-def sees(messages: Messages, key: KeyInfo) -> Access:
+def visible_to(messages: Messages, key: KeyInfo) -> Access:
     """Returns whose message ids *key* may see. A consumer sees all, as it gets them by claiming."""
     return ALL if key.may(Scope.WORK) else messages.access(key)
 
@@ -255,7 +255,7 @@ async def events(
     key: CanLook,
 ) -> EventSourceResponse:
     """Follow a message until its answer. If there is an answer already, it is sent at once."""
-    await messages.look(message_id, messages.access(key))
+    await messages.get(message_id, messages.access(key))
     return await stream(_view_events(messages, message_id), request)
 
 

@@ -121,7 +121,7 @@ class Messages:
         """Count the users with waiting messages, and the messages that are being processed."""
         return await self.queue.load()
 
-    async def look(self, message_id: str, access: Access = ALL) -> MessageView:
+    async def get(self, message_id: str, access: Access = ALL) -> MessageView:
         """Read a message. Answers are kept for an hour. Raises JobNotFound."""
         view = await self._view(await self._find(message_id, access))
         # State and position are two reads: without a position, it was claimed in between.
@@ -148,7 +148,7 @@ class Messages:
             while True:
                 try:
                     await ahead.watch_from(last)
-                    view = await self.look(message_id)
+                    view = await self.get(message_id)
                 except JobNotFound:
                     return
                 except ServerError:

@@ -158,9 +158,9 @@ async def show(
             except TowpathError:
                 why = None  # it has ended since, or only its record exists
     if session.out.as_json:
-        session.out.object(view.described(timer) | ({"why": why} if why else {}))
+        session.out.object(view.timer_fields(timer) | ({"why": why} if why else {}))
     else:
-        session.out.facts(view.facts(timer) | {"why": why})
+        session.out.facts(view.timer_for_people(timer) | {"why": why})
 
 
 @verb(app, "move", examples="towpath timers move order.timeout order-7 order-8 --delay 10m")
@@ -249,7 +249,7 @@ async def list_(
     async with _timers(session, None) as timers:
         page = await timers.list(wanted, after=after, size=limit)
     out = session.out
-    out.answers(view.COLUMNS, page.timers, view.row, view.described, none="no such timers")
+    out.answers(view.COLUMNS, page.timers, view.timer_row, view.timer_fields, none="no such timers")
     if page.after is not None:
         filters = {"type": task_type, "app": app, "state": state, "since": since, "until": until}
         out.more(page.after, _repeating_command("list", filters | {"limit": limit}))
@@ -260,7 +260,7 @@ async def types(session: Session) -> None:
     """List task types: who owns and serves each, and how many timers it has."""
     async with _timers(session, None) as timers:
         views = await timers.all_types()
-    session.out.answers(view.TYPE_COLUMNS, views, view.type_row, view.plain, none="no types yet")
+    session.out.answers(view.TYPE_COLUMNS, views, view.type_row, view.fields, none="no types yet")
 
 
 @verb(
@@ -293,7 +293,7 @@ async def log(
             size=limit,
         )
     none = "nothing of this type has run, or its log has expired"
-    session.out.answers(view.LOG_COLUMNS, page.firings, view.firing_row, view.plain, none=none)
+    session.out.answers(view.LOG_COLUMNS, page.firings, view.firing_row, view.fields, none=none)
     if page.after is not None:
         filters = {"app": app, "since": since, "until": until, "limit": limit}
         session.out.more(page.after, _repeating_command(f"log {task_type}", filters))
@@ -389,4 +389,4 @@ def _repeating_command(what: str, filters: dict[str, Any]) -> str:
 
 def _show(session: Session, timer: Timer) -> None:
     words = f"{timer.task_id}  {timer.state}  due {timer.due.isoformat().replace('+00:00', 'Z')}"
-    session.out.answer(view.described(timer), words)
+    session.out.answer(view.timer_fields(timer), words)

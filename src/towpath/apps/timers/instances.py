@@ -184,7 +184,9 @@ class Instances:
             open_.setdefault(id, []).append(by)
         return open_
 
-    async def look(self, seen: int) -> tuple[int, dict[str, int], list[tuple[str, int, bytes]]]:
+    async def changes_since(
+        self, seen: int
+    ) -> tuple[int, dict[str, int], list[tuple[str, int, bytes]]]:
         """Returns Redis's time, the end of life of each id, and changes since version *seen*."""
         now, ids, flat = await self._record.read("look", seen=seen, most=_PAGE)
         ends = {id.decode(): int(end) for id, end in zip(ids[::2], ids[1::2], strict=True)}
@@ -205,7 +207,7 @@ class Roster:
     async def refresh(self) -> None:
         """Read changes: one round trip, and one more per 100 changed instances."""
         while True:
-            now_ms, ends, changes = await self._instances.look(self._seen)
+            now_ms, ends, changes = await self._instances.changes_since(self._seen)
             for id, version, about in changes:
                 self._seen = max(self._seen, version)
                 self._descriptions[id] = _read(about)

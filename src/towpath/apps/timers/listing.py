@@ -22,7 +22,7 @@ from towpath.errors import InvalidOption
 LARGEST_PAGE = 1000
 LISTED = (State.DELAYED, State.READY, State.LEASED, State.DEAD, State.DONE, State.CANCELLED)
 """The states of a type's timers, in the order of the list."""
-_LOOKED_AT_MOST = 10_000
+_MOST_READ = 10_000
 """Maximum number of timers that are read for one page; then the page is returned as it is."""
 
 
@@ -79,7 +79,7 @@ class TimerPage(msgspec.Struct, frozen=True):
     after: str | None
 
 
-class _Place(NamedTuple):
+class _Cursor(NamedTuple):
     """Where a page ended: in which type and state, and at which cursor."""
 
     app: str | None
@@ -87,11 +87,11 @@ class _Place(NamedTuple):
     state: State
     after: str | None = None
 
-    def written(self) -> str:
+    def encode(self) -> str:
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
 
     @classmethod
-    def read(cls, text: str) -> _Place:
+    def read(cls, text: str) -> _Cursor:
         try:
             return msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=cls)
         except (ValueError, msgspec.MsgspecError) as error:
@@ -111,15 +111,15 @@ async def page_of(
 ) -> TimerPage:
     """Returns a page of the timers of these types, sorted by type. Raises InvalidOption."""
     search = _Search(engine, wanted, integer("size", size, 1, LARGEST_PAGE), access)
-    begin = None if after is None else _Place.read(after)
+    begin = None if after is None else _Cursor.read(after)
     for info, state, inner in _lists(wanted.types(infos), wanted, begin):
         rest = inner
         if not search.full:
-            rest = await search.through(info, state, inner)
+            rest = await search.collect(info, state, inner)
             if rest is None:
                 continue
-        place = _Place(info.key.app, info.key.task_type, state, rest)
-        return TimerPage(search.found, place.written())
+        place = _Cursor(info.key.app, info.key.task_type, state, rest)
+        return TimerPage(search.found, place.encode())
     return TimerPage(search.found, None)
 
 
@@ -129,15 +129,15 @@ class _Search:
     def __init__(self, engine: Engine, wanted: TimerQuery, size: int, access: Access) -> None:
         self._engine, self._wanted, self._size, self._access = engine, wanted, size, access
         self.found: list[Timer] = []
-        self._looked_at = 0
+        self._jobs_read = 0
         self._counts: dict[TypeKey, Counts] = {}
 
     @property
     def full(self) -> bool:
         """Whether the page has to be returned now."""
-        return len(self.found) >= self._size or self._looked_at >= _LOOKED_AT_MOST
+        return len(self.found) >= self._size or self._jobs_read >= _MOST_READ
 
-    async def through(self, info: TypeInfo, state: State, after: str | None) -> str | None:
+    async def collect(self, info: TypeInfo, state: State, after: str | None) -> str | None:
         """Collect timers of a type in one state. Returns where it stopped; None = at the end."""
         if info.key not in self._counts:
             self._counts[info.key] = await self._engine.inspect.counts(info.queue)
@@ -149,7 +149,7 @@ class _Search:
         while not self.full:
             size = self._size - len(self.found)
             page = await self._engine.inspect.list(info.queue, state, after=after, size=size)
-            self._looked_at += len(page.jobs)
+            self._jobs_read += len(page.jobs)
             timers = [timer_of(info.key, job) for job in page.jobs]
             self.found += [
                 timer
@@ -163,7 +163,7 @@ class _Search:
 
 
 def _lists(
-    infos: Sequence[TypeInfo], wanted: TimerQuery, begin: _Place | None
+    infos: Sequence[TypeInfo], wanted: TimerQuery, begin: _Cursor | None
 ) -> Iterator[tuple[TypeInfo, State, str | None]]:
     """Yields each type and state to search, with a cursor, from where the last page ended."""
     states = LISTED if wanted.state is None else (wanted.state,)

@@ -22,7 +22,7 @@ import msgspec
 
 from towpath.apps.owners import ALL, Access
 from towpath.apps.timers.measures import FIRED, LATE
-from towpath.apps.timers.model import RECORDED, Packed, TypeKey, due_of, task_id_of
+from towpath.apps.timers.model import RECORDED, TimerPayload, TypeKey, due_of, task_id_of
 from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.types import SCRIPTS, queue_of
 from towpath.clock import duration_ms, instant, instant_ms, seconds, wall_ms
@@ -337,7 +337,7 @@ def _firing_of_attempt(settled: SettledAttempt, worker: str) -> Firing | None:
 
 def _asked_due_ms(lease: Lease) -> int:
     """Returns the due time that was asked for, where it had passed when the timer was submitted."""
-    return instant_ms("due", due_of(Packed.read(lease.payload), instant(lease.submitted_ms)))
+    return instant_ms("due", due_of(TimerPayload.read(lease.payload), instant(lease.submitted_ms)))
 
 
 _ENDS = {

@@ -50,7 +50,7 @@ _MS, _MICROSECONDS = range(10**12, 10**13), range(10**15, 10**16)
 _DIGITS = "must have 13 digits (milliseconds since 1970) or 16 digits (microseconds)"
 
 
-class Moved(TypedDict, total=False):
+class JobTime(TypedDict, total=False):
     """The time of a job: one of the two."""
 
     delay: Duration
@@ -79,7 +79,7 @@ class When(NamedTuple):
     delay: int | None = None
     due: int | None = None
 
-    def moved(self) -> Moved:
+    def job_time(self) -> JobTime:
         """Returns the time as an option of a job. An instant in the past means now."""
         if self.delay is not None:
             return {"delay": milliseconds(self.delay)}
@@ -186,7 +186,7 @@ class NewTimer(msgspec.Struct, frozen=True, kw_only=True):
 
     def options(self, task_id: str | None, *, recorded: bool = False) -> JobOptions:
         """Returns the options of its job."""
-        options: JobOptions = {**self.when.moved(), "id": task_id, "retry": self.retry}
+        options: JobOptions = {**self.when.job_time(), "id": task_id, "retry": self.retry}
         if self.owner:
             options["owner"] = self.owner
         if recorded:
@@ -219,7 +219,7 @@ def new_timer(
     )
 
 
-class Packed(msgspec.Struct, frozen=True):
+class TimerPayload(msgspec.Struct, frozen=True):
     """The payload of a timer's job."""
 
     params: msgspec.Raw = msgspec.Raw(b"null")
@@ -227,7 +227,7 @@ class Packed(msgspec.Struct, frozen=True):
     due: int | None = None
 
     @classmethod
-    def read(cls, payload: bytes) -> Packed:
+    def read(cls, payload: bytes) -> TimerPayload:
         """Read *payload*. A job that was not submitted as a timer may have any payload; then all of
         it counts as params.
         """
@@ -237,7 +237,7 @@ class Packed(msgspec.Struct, frozen=True):
             return cls(params=msgspec.Raw(payload or b"null"))
 
 
-_AGAIN = re.compile(r"~\d+$")
+_REQUEUED = re.compile(r"~\d+$")
 ENDED = (State.DONE, State.DEAD, State.CANCELLED, State.GONE)
 
 
@@ -274,7 +274,7 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
 
 def timer_of(key: TypeKey, job: JobInfo, *, existed: bool = False) -> Timer:
     """Returns *job* as a timer."""
-    packed = Packed.read(job.payload) if job.payload else Packed()
+    packed = TimerPayload.read(job.payload) if job.payload else TimerPayload()
     recorded = job.headers.get("handler") == RECORDED
     return Timer(
         task_id=task_id_of(job.id, recorded=recorded),
@@ -300,10 +300,10 @@ def task_id_of(id: str, *, recorded: bool) -> str:
     """Returns the id of a timer, from that of its job. The job of a recorded timer that was queued
     again has a number appended.
     """
-    return _AGAIN.sub("", id) if recorded else id
+    return _REQUEUED.sub("", id) if recorded else id
 
 
-def due_of(packed: Packed, submitted_at: datetime) -> datetime:
+def due_of(packed: TimerPayload, submitted_at: datetime) -> datetime:
     """Returns the due time that the payload of a timer submitted at *submitted_at* asks for."""
     if packed.delay is not None:
         return submitted_at + milliseconds(packed.delay)

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 from towpath.app.jobs import state_of
 from towpath.apps.owners import Access
 from towpath.apps.timers.errors import TimerDiffers, TimerEnded, TimerTaken
-from towpath.apps.timers.model import ENDED, NewTimer, Packed, Timer, TypeKey, When, decoded, due_of
+from towpath.apps.timers.model import (
+    ENDED,
+    NewTimer,
+    Timer,
+    TimerPayload,
+    TypeKey,
+    When,
+    decoded,
+    due_of,
+)
 from towpath.engine.model import JobRef
 from towpath.engine.states import State
 from towpath.ledger.errors import LedgerMissing, RecordNotFound
@@ -24,7 +33,7 @@ class TimerRecords:
         self._jobs = jobs
 
     @property
-    def kept(self) -> bool:
+    def has_ledger(self) -> bool:
         """Whether there is a ledger."""
         return self._jobs is not None
 
@@ -57,7 +66,7 @@ class TimerRecords:
         return as_timer(timer.key, made.record, existed=made.replaced)
 
     async def move(self, key: TypeKey, ref: JobRef, when: When) -> Timer:
-        return as_timer(key, await self.jobs.move(ref.queue, ref.id, **when.moved()))
+        return as_timer(key, await self.jobs.move(ref.queue, ref.id, **when.job_time()))
 
     async def cancel(self, key: TypeKey, ref: JobRef) -> Timer:
         return as_timer(key, await self.jobs.cancel(ref.queue, ref.id))
@@ -73,15 +82,15 @@ class TimerRecords:
     async def find(self, key: TypeKey, ref: JobRef) -> Timer | None:
         """Returns the recorded timer of that id; None if there is no record, or no ledger."""
         try:
-            return await self.get(key, ref) if self.kept else None
+            return await self.get(key, ref) if self.has_ledger else None
         except RecordNotFound:
             return None
 
-    async def same(self, timer: NewTimer, ref: JobRef) -> Timer | None:
+    async def find_equal(self, timer: NewTimer, ref: JobRef) -> Timer | None:
         """Returns the recorded timer of that id if it has the content of *timer*, else None. (Its
         job in Redis has no payload to compare.)
         """
-        if not self.kept:
+        if not self.has_ledger:
             return None
         try:
             record = await self.jobs.get(ref.queue, ref.id)
@@ -93,7 +102,7 @@ class TimerRecords:
 
 def as_timer(key: TypeKey, record: Record, *, existed: bool = False) -> Timer:
     """Returns *record* as a timer."""
-    packed = Packed.read(record.payload)
+    packed = TimerPayload.read(record.payload)
     state = state_of(record, None)
     due = record.due_at or due_of(packed, record.created_at)
     next_try_at = record.next_try_at if record.open and state is not State.LEASED else None

@@ -100,7 +100,7 @@ class Registration:
         self._wake.set()
         self._thread.join(2 * _ANSWER_WITHIN_S)
         if self.instance_id is not None:
-            with suppress(ServerAnswered, OSError, ValueError):  # it counts as dead after 30 s anyway
+            with suppress(ServerAnswered, OSError, ValueError):  # it is dead after 30 s
                 self._server.delete(self._path())
         self.instance_id = None
 
@@ -127,7 +127,7 @@ class Registration:
                 self._server.post(f"{self._path()}/heartbeat")
         except ServerAnswered as error:
             if error.problem == _INSTANCE_UNKNOWN and self.instance_id is not None:
-                self.instance_id = None  # Redis lost it, or no heartbeat came for long: register again
+                self.instance_id = None  # Redis lost it, or no heartbeat came for long
                 return 0.0
             _log.warning("%s", error)
             return _RETRY_S if error.later else _RETRY_REFUSED_S

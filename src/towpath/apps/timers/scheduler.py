@@ -27,7 +27,7 @@ from towpath.apps.timers.local_types import HANDLER_OPTIONS
 from towpath.apps.timers.log import FiringLog
 from towpath.apps.timers.log_events import INSTANCE_AVOIDED, INSTANCE_RECOVERED
 from towpath.apps.timers.measures import BREAKERS_OPEN, CALLS, INSTANCES
-from towpath.apps.timers.model import RECORDED, Packed, TypeKey, due_of, task_id_of
+from towpath.apps.timers.model import RECORDED, TimerPayload, TypeKey, due_of, task_id_of
 from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.service_mode import secrets_of
 from towpath.apps.timers.types import Types, queue_of
@@ -316,7 +316,7 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 def _call_body(key: TypeKey, payload: bytes, ctx: Context) -> dict[str, Any]:
     """Returns the body of the call."""
-    packed = Packed.read(payload)
+    packed = TimerPayload.read(payload)
     return {
         "task_id": task_id_of(ctx.id, recorded=ctx.headers.get("handler") == RECORDED),
         "task_type": key.task_type,

@@ -190,7 +190,7 @@ class TimerService:
         with _as_timer_errors(ref):
             if await self._is_recorded(ref, access):
                 return await self._records.move(key, ref, when)
-            await self._engine.move(ref, **when.moved(), call=call)
+            await self._engine.move(ref, **when.job_time(), call=call)
         return await self.get(key, task_id)
 
     async def cancel(
@@ -222,7 +222,7 @@ class TimerService:
         try:
             timer = timer_of(key, await self._engine.inspect.job(ref))
         except JobNotFound:
-            if not self._records.kept:
+            if not self._records.has_ledger:
                 raise
             return await self._records.get(key, ref)
         return await self._records.get(key, ref) if timer.record else timer
@@ -244,7 +244,7 @@ class TimerService:
         info = infos.get(key)
         app = info.owner.app if info is not None and info.owner is not None else None
         waits = retried or found.why in _WAITS
-        if app and waits and await self.instances.avoided(app, key.task_type):
+        if app and waits and await self.instances.are_all_avoided(app, key.task_type):
             text = f"calls to all instances of app {app} fail; they are tried again"
             return TimerExplanation(
                 "instances_avoided", f"{text}; {found.text}" if retried else text
@@ -312,7 +312,7 @@ class TimerService:
             if taken.existed and taken.state in ENDED:
                 return TimerEnded(taken.job, taken.state)
             if taken.existed and not taken.same_payload:
-                return await self._records.same(timer, taken.job) or TimerDiffers(taken.job)
+                return await self._records.find_equal(timer, taken.job) or TimerDiffers(taken.job)
             return await self._read_stored(timer, taken.job, taken.state, existed=taken.existed)
         except TowpathError as error:
             return error
@@ -352,10 +352,10 @@ class TimerService:
             async with asyncio.timeout(_REDIS_WITHIN):
                 await self.types.ensure(timer.key)
                 if timer.task_id is not None:
-                    await self._require_no_plain(timer.key, JobRef(queue, job.id), access)
+                    await self._require_no_plain_timer(timer.key, JobRef(queue, job.id), access)
         return await self._records.submit(queue, timer, job.id, access)
 
-    async def _require_no_plain(self, key: TypeKey, ref: JobRef, access: Access) -> None:
+    async def _require_no_plain_timer(self, key: TypeKey, ref: JobRef, access: Access) -> None:
         """Raises TimerTaken, TimerEnded or TimerDiffers if a timer without a record has the id."""
         try:
             there = timer_of(key, await self._engine.inspect.job(ref))
@@ -378,7 +378,7 @@ class TimerService:
         """Returns the timer of that id, or None. Without a ledger and owners, returns None without
         a call to Redis: only records and owners matter to the callers.
         """
-        if not self._records.kept and access is ALL:
+        if not self._records.has_ledger and access is ALL:
             return None
         try:
             async with asyncio.timeout(_REDIS_WITHIN):

@@ -198,7 +198,7 @@ class ServiceMode:
             if (app is None or instance.app == app) and access.owns(instance.owner)
         ]
 
-    async def avoided(self, app: str, task_type: str) -> bool:
+    async def are_all_avoided(self, app: str, task_type: str) -> bool:
         """Whether there are live instances for a type, and all of them are avoided."""
         found = [
             info for info in await self.all(app) if info.alive and task_type in info.instance.types
@@ -292,7 +292,7 @@ class ServiceMode:
         if isinstance(outcome, TowpathError) and record is None:
             raise outcome
         # If the record has the outcome, a refusal by Redis does not matter.
-        state = outcome if isinstance(outcome, State) else _MEANT[type(settlement)]
+        state = outcome if isinstance(outcome, State) else _STATE_AFTER[type(settlement)]
         reason = settlement.reason if isinstance(settlement, Fail | Bury) else None
         self._log.add(held.key, [held.firing(state, reason)])
         return state
@@ -341,7 +341,7 @@ class _Held(NamedTuple):
         )
 
 
-_MEANT: dict[type, State] = {
+_STATE_AFTER: dict[type, State] = {
     Complete: State.DONE,
     Bury: State.DEAD,
     Fail: State.DELAYED,

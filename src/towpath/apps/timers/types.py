@@ -28,7 +28,7 @@ from towpath.recent import RecentCache
 
 ALIVE = seconds(30)
 """How long a worker or an instance counts as alive after its last heartbeat."""
-LOOK_EVERY = 0.5
+READ_EVERY_S = 0.5
 """Seconds between two checks whether types have changed."""
 _ENSURED_FOR_S = 1.0
 """Seconds in which `ensure` does not write the same type again."""
@@ -185,7 +185,7 @@ class Types:
                     yield found
             except ServerError:
                 last = -1  # read all types again, as a change may have been missed
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(READ_EVERY_S)
 
     async def delete(self, info: TypeInfo) -> bool:
         """Delete an unused type. Returns False if it was used after *info* was read."""

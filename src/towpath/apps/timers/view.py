@@ -15,7 +15,7 @@ LOG_COLUMNS = ("STARTED", "TIMER", "OUTCOME", ">LATE", ">RAN", ">ATTEMPT", "WORK
 _NOBODY = {"no_worker": "no worker", "no_instance": "no instance"}
 
 
-def described(timer: Timer) -> dict[str, Any]:
+def timer_fields(timer: Timer) -> dict[str, Any]:
     """Returns a timer for programs, with the field names of the HTTP API, without empty fields."""
     import msgspec  # noqa: PLC0415 -- a help text needs none
 
@@ -26,24 +26,25 @@ def described(timer: Timer) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def facts(timer: Timer) -> dict[str, Any]:
+def timer_for_people(timer: Timer) -> dict[str, Any]:
     """Returns a timer for people: params as JSON text, and its time only once."""
     import msgspec  # noqa: PLC0415 -- a help text needs none
 
-    shown = described(timer)
+    shown = timer_fields(timer)
     shown.pop("delay_time")
     if "params" in shown:
         shown["params"] = msgspec.json.encode(shown["params"]).decode()
     return shown
 
 
-def plain(thing: Any) -> dict[str, Any]:
+def fields(thing: Any) -> dict[str, Any]:
+    """Returns a type or a firing for programs."""
     import msgspec  # noqa: PLC0415 -- a help text needs none
 
     return msgspec.structs.asdict(thing)
 
 
-def row(timer: Timer) -> list[object]:
+def timer_row(timer: Timer) -> list[object]:
     reason = None if timer.reason is None else timer.reason[:100]
     return [
         timer.task_id,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 import msgspec
 
 from towpath.app.app import Towpath
-from towpath.apps.timers.model import Packed
+from towpath.apps.timers.model import TimerPayload
 from towpath.engine.leases import lease_by_token
 from towpath.errors import HandlerInvalid, PayloadInvalid
 from towpath.ids import QueueName
@@ -55,7 +55,7 @@ def text_of(params: msgspec.Raw) -> str:
     return value if isinstance(value, str) else bytes(params).decode()
 
 
-class Invoked(NamedTuple):
+class TypeWorker(NamedTuple):
     """One worker of a type: how it is called, and the name under which its success is noted."""
 
     name: str
@@ -63,7 +63,7 @@ class Invoked(NamedTuple):
     as_text: bool
 
     @classmethod
-    def of(cls, queue: QueueName, worker: Callable[..., Any] | TaskWorker) -> Invoked:
+    def of(cls, queue: QueueName, worker: Callable[..., Any] | TaskWorker) -> TypeWorker:
         """Raises HandlerInvalid if *worker* can't be called with params."""
         if is_task_worker(worker):
             # `clazz()` is not called: while a class is being decorated, its name is not bound yet.
@@ -99,11 +99,11 @@ class Dispatch:
 
     def __init__(self, app: Towpath, queue: QueueName) -> None:
         self._app, self.queue = app, queue
-        self.workers: tuple[Invoked, ...] = ()
+        self.workers: tuple[TypeWorker, ...] = ()
 
     def add(self, worker: Callable[..., Any] | TaskWorker) -> None:
         """Add a worker. Raises HandlerInvalid if it was added before."""
-        invoked = Invoked.of(self.queue, worker)
+        invoked = TypeWorker.of(self.queue, worker)
         if invoked.name in [other.name for other in self.workers]:
             raise HandlerInvalid(invoked.name, rule="this type already has a worker")
         self.workers = (*self.workers, invoked)
@@ -116,7 +116,7 @@ class Dispatch:
         first = self.workers[0]
 
         def in_thread(payload: bytes, ctx: Context) -> None:
-            first.call(Packed.read(payload).params, ctx)
+            first.call(TimerPayload.read(payload).params, ctx)
 
         async def in_loop(payload: bytes, ctx: Context) -> None:
             await self._invoke(payload, ctx)
@@ -127,43 +127,43 @@ class Dispatch:
 
     async def _invoke(self, payload: bytes, ctx: Context) -> None:
         """Invoke all workers, one after the other. If one fails, the others are invoked as well."""
-        params, workers = Packed.read(payload).params, self.workers
+        params, workers = TimerPayload.read(payload).params, self.workers
         if len(workers) == 1:
             await _call(workers[0], params, ctx)
             return
-        done = await self._read_invoked(ctx)
+        done = await self._read_succeeded(ctx)
         failed: list[Exception] = []
         for worker in workers:
             if worker.name in done:
                 continue
             try:
-                await _call(worker, params, cast("Context", _Part(ctx, done)))
+                await _call(worker, params, cast("Context", _WorkerContext(ctx, done)))
             except Exception as error:  # noqa: BLE001 -- user code: raised below, when all were invoked
                 failed.append(error)
             else:
                 done.append(worker.name)
-                await self._note(ctx, done)
+                await self._store_succeeded(ctx, done)
         if failed:
             # Raise an error that allows a retry, even if another worker has raised Discard.
             raise next((error for error in failed if not isinstance(error, Discard)), failed[0])
 
-    async def _read_invoked(self, ctx: Context) -> list[str]:
+    async def _read_succeeded(self, ctx: Context) -> list[str]:
         """Returns the workers that succeeded in an earlier, failed attempt at this timer."""
         progress = (await self._app.engine.inspect.job(ctx.job)).progress
         try:
-            return msgspec.json.decode(progress or b"{}", type=_Noted).invoked
+            return msgspec.json.decode(progress or b"{}", type=_Progress).invoked
         except msgspec.MsgspecError:
             return []
 
-    async def _note(self, ctx: Context, done: Sequence[str]) -> None:
+    async def _store_succeeded(self, ctx: Context, done: Sequence[str]) -> None:
         """Store which workers have succeeded. Raises LeaseLost."""
-        noted = msgspec.json.encode(_Noted(invoked=list(done)))
+        noted = msgspec.json.encode(_Progress(invoked=list(done)))
         ctx.progress(noted)  # replaces a note of the worker that may be on its way
         lease = lease_by_token(ctx.job, ctx.token, worker=ctx.worker)
         await self._app.engine.progress(lease, noted)
 
 
-class _Noted(msgspec.Struct, omit_defaults=True):
+class _Progress(msgspec.Struct, omit_defaults=True):
     """The progress note of a timer whose type has several workers."""
 
     invoked: list[str] = []
@@ -171,7 +171,7 @@ class _Noted(msgspec.Struct, omit_defaults=True):
     """The note of the worker that runs now."""
 
 
-class _Part:
+class _WorkerContext:
     """The Context for one of several workers: its notes keep the names of those that succeeded."""
 
     def __init__(self, ctx: Context, done: Sequence[str]) -> None:
@@ -183,10 +183,10 @@ class _Part:
     def progress(self, note: Any) -> None:
         if isinstance(note, bytes):
             note = note.decode(errors="replace")
-        self._ctx.progress(msgspec.to_builtins(_Noted(invoked=list(self._done), note=note)))
+        self._ctx.progress(msgspec.to_builtins(_Progress(invoked=list(self._done), note=note)))
 
 
-async def _call(worker: Invoked, params: msgspec.Raw, ctx: Context) -> None:
+async def _call(worker: TypeWorker, params: msgspec.Raw, ctx: Context) -> None:
     if worker.is_plain:
         await asyncio.to_thread(worker.call, params, ctx)
         return

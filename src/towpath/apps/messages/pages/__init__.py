@@ -9,7 +9,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from towpath.apps.messages.http import CanLook, TheMessages, sees
+from towpath.apps.messages.http import CanLook, TheMessages, visible_to
 from towpath.apps.messages.model import MESSAGES
 from towpath.apps.messages.service import Messages
 from towpath.apps.owners import Access
@@ -34,7 +34,7 @@ async def messages(
     user: Annotated[str, Query(max_length=512)] = "",
 ) -> Response:
     """List users with waiting messages; or, with *user*, the messages of one user."""
-    access = sees(service, key)
+    access = visible_to(service, key)
     if user:
         return await _one_user(page, service, engine, access, user)
     found = [await engine.inspect.list(MESSAGES, state, size=_SHOWN) for state in _OPEN]
@@ -65,7 +65,7 @@ async def _one_user(
         "messages/user.html",
         user=user,
         queue=queue,
-        head=await service.look(current) if current else None,
+        head=await service.get(current) if current else None,
         jobs=[job for job in (*first, *waiting.jobs) if access.may_use(job.owner)],
         more=waiting.after,
         live=MESSAGES,
