@@ -157,7 +157,7 @@ class Instances:
 
     async def find(self, app: str, id: str) -> Instance | None:
         """Returns the instance with `alive_until_ms` 0; None if the app has no such instance."""
-        about: bytes | None = await self._record.read("about", id=id)
+        about: bytes | None = await self._record.read("description", id=id)
         description = _read(about) if about else None
         return (
             description.instance(id, 0)
@@ -173,11 +173,11 @@ class Instances:
 
     async def publish_breaker(self, id: str, by: str, pause: Duration) -> None:
         """Publish that the scheduler *by* avoids the instance for *pause*; zero = it calls it."""
-        await self._record.run("trip", id=id, by=by, pause=duration_ms("pause", pause))
+        await self._record.run("publish_breaker", id=id, by=by, pause=duration_ms("pause", pause))
 
     async def breakers(self) -> dict[str, list[str]]:
         """Returns, by instance id, the schedulers that do not call it now."""
-        found: list[bytes] = await self._record.read("trips", most=_MOST_BREAKERS)
+        found: list[bytes] = await self._record.read("breakers", most=_MOST_BREAKERS)
         open_: dict[str, list[str]] = {}
         for word in found[::2]:
             id, _, by = word.decode().partition(" ")
@@ -188,7 +188,7 @@ class Instances:
         self, seen: int
     ) -> tuple[int, dict[str, int], list[tuple[str, int, bytes]]]:
         """Returns Redis's time, the end of life of each id, and changes since version *seen*."""
-        now, ids, flat = await self._record.read("look", seen=seen, most=_PAGE)
+        now, ids, flat = await self._record.read("roster", seen=seen, most=_PAGE)
         ends = {id.decode(): int(end) for id, end in zip(ids[::2], ids[1::2], strict=True)}
         changes = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
         return int(now), ends, [(id.decode(), int(at), about) for id, at, about in changes]

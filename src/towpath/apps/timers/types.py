@@ -113,7 +113,7 @@ class Types:
         queue = queue_of(key)
         await self._engine.queues.introduce(queue, TIMER_OPTIONS)
         answer = await self._record.run(
-            "note",
+            "ensure",
             app=key.app or "",
             name=key.task_type,
             key=_packed(key),

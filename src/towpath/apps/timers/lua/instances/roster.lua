@@ -1,4 +1,4 @@
--- look: all instances and how long each is alive; and registrations since a version.
+-- roster: all instances and how long each is alive; and registrations since a version.
 --
 -- keys   said     hash     by id: the description of the instance
 --        alive    zset     ids by the time until which they are alive, ms
@@ -13,10 +13,10 @@
 local ids = redis.call('ZRANGE', ALIVE, 0, -1, 'WITHSCORES')
 local since = '(' .. int(seen)
 local changed = redis.call('ZRANGEBYSCORE', CHANGES, since, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
-local told = {}
+local changes = {}
 for i = 1, #changed, 2 do
-  told[#told + 1] = changed[i]
-  told[#told + 1] = changed[i + 1]
-  told[#told + 1] = redis.call('HGET', SAID, changed[i])
+  changes[#changes + 1] = changed[i]
+  changes[#changes + 1] = changed[i + 1]
+  changes[#changes + 1] = redis.call('HGET', SAID, changed[i])
 end
-return { int(now), ids, told }
+return { int(now), ids, changes }

@@ -1,4 +1,4 @@
--- note: create a type unless it exists, and note its use; called before a timer is submitted.
+-- ensure: create a type unless it exists, and store when it was used. Called before each submit.
 --
 -- keys   types    hash     key of a type -> its queue
 --        used     zset     keys by when they were last used, ms
@@ -12,6 +12,7 @@
 --        queue    text     its queue
 --        owner_keeps int   how long an owner that is gone keeps its type, ms
 --        most     int      types that there may be
+-- stored note             under this name its calls are remembered, as by releases before
 -- reply  ok
 --        TYPE_AMBIGUOUS <app> …
 --        TYPES_FULL

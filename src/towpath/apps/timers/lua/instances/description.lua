@@ -1,4 +1,4 @@
--- about: read the description of an instance.
+-- description: read the description of an instance.
 --
 -- keys   said     hash     by id: the description of the instance
 -- args   id       text     which instance

@@ -1,4 +1,4 @@
--- trips: the instances that schedulers avoid now, and which schedulers do.
+-- breakers: the instances that schedulers avoid now, and which schedulers do.
 --
 -- keys   broken   zset     instance and scheduler, by the end of the pause, ms
 -- args   most     int      how many are returned at most
