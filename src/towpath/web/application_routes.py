@@ -41,10 +41,10 @@ class WebhookListener(msgspec.Struct, frozen=True, kw_only=True):
     """The option with the maximum size of a delivery in bytes; empty = that of any body."""
     read: Callable[..., Any]
     """`(headers, body, *, secrets)`: returns the parsed delivery. Raises SignatureRefused."""
-    take: Callable[[Any, Any], Coroutine[Any, Any, Answer]]
+    take: Callable[[Any, Any], Coroutine[Any, Any, Answer | msgspec.Struct]]
     """`(service, parsed delivery)`: saves the delivery. The same delivery may come again."""
     answer: Any
-    """The type of what `take` returns."""
+    """The type of what `take` returns, for OpenAPI; it may return a struct with the same fields."""
     signature: str
     """The header with the signature."""
     signed: str
@@ -62,7 +62,7 @@ def forge_listener(
     events: Sequence[ForgeEvent],
     repeated: str,
     read: Callable[..., Any],
-    take: Callable[[Any, Any], Coroutine[Any, Any, Answer]],
+    take: Callable[[Any, Any], Coroutine[Any, Any, Answer | msgspec.Struct]],
     answer: Any,
     about: str,
 ) -> WebhookListener:
@@ -224,7 +224,7 @@ class _Webhook:
             if body is None:
                 return Response(status_code=400)  # not sent: the client disconnected
             found = self._read(request.headers, body)
-        answers: dict[str, Answer] = {}
+        answers: dict[str, Answer | msgspec.Struct] = {}
         failed: list[TowpathError] = []
         for each, what in found:
             try:
@@ -255,11 +255,11 @@ class _Webhook:
             raise refused[0]
         return found
 
-    def _combine_answers(self, answers: Mapping[str, Answer]) -> bytes:
+    def _combine_answers(self, answers: Mapping[str, Answer | msgspec.Struct]) -> bytes:
         """The body of the response: the answer of the only application that listens, or all answers
         by application. An application without secrets does not listen.
         """
-        parts = {name: answer.model_dump_json().encode() for name, answer in answers.items()}
+        parts = {name: _encoded(answer) for name, answer in answers.items()}
         if len(self._listening) == 1:
             return next(iter(parts.values()))
         return msgspec.json.encode({name: msgspec.Raw(part) for name, part in parts.items()})
@@ -275,6 +275,12 @@ class _Webhook:
             f"this server accepts no webhooks from {self._all[0].listener.path}",
             remedy=f"Set {' or '.join(names)} to the webhook's secret.",
         )
+
+
+def _encoded(answer: Answer | msgspec.Struct) -> bytes:
+    if isinstance(answer, msgspec.Struct):
+        return msgspec.json.encode(answer)
+    return answer.model_dump_json().encode()
 
 
 def _openapi_extra(listeners: Sequence[WebhookListener]) -> dict[str, Any]:

@@ -288,10 +288,10 @@ class IgnoredOut(Answer):
     """What was delivered, and why it needs no review."""
 
 
-async def _take(reviews: Reviews, found: Hook | Ignored) -> TakenOut | IgnoredOut:
+async def _take(reviews: Reviews, found: Hook | Ignored) -> TakenReview | IgnoredOut:
     if isinstance(found, Ignored):
         return IgnoredOut(ignored=found.reason)
-    return TakenOut.model_validate(await reviews.take(found))
+    return await reviews.take(found)  # it has the fields of TakenOut
 
 
 def _listener(forge: ForgeSpec) -> WebhookListener:

@@ -80,6 +80,8 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
 
     A row that follows none, or one that does not exist, keeps its place.
     """
+    if len(rows) < 2:  # the usual case, and the rest takes a tenth of creating a record
+        return list(rows)
     ordered: list[Row] = []
     begun: set[str] = set()
 
