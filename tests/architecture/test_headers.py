@@ -19,11 +19,12 @@ from towpath.engine.options import SCRIPTED, QueueOptions
 from towpath.engine.queues import Queues
 from towpath.engine.refusals import CALL_WORDS
 from towpath.engine.schedules import Schedules
-from towpath.engine.script import ARGS, Header, Scripts, header_of, lua_text, pieces_of
+from towpath.engine.script import ARGS, Header, header_of, lua_text, pieces_of
 from towpath.engine.space import SpaceRecord
 from towpath.engine.states import MOVES
 from towpath.engine.worker_registry import Workers
 from towpath.ids import queue_name
+from towpath.testing import check_scripts
 
 FIELDS = ["keys", "args", "reply", "moves", "cost", "full", "uses"]
 WORD = re.compile(r"'([A-Z]+(?:_[A-Z]+)+)(?: [^']*)?'")
@@ -230,8 +231,7 @@ spaces = pytest.mark.parametrize("folder", SPACES, ids=shown)
 
 @spaces
 def test_the_scripts_of_a_space_follow_the_rules(folder: Path) -> None:
-    """The loader checks keys, types, arguments and commands, as it does where they are used."""
-    assert Scripts().of_records(folder)
+    check_scripts(folder)
 
 
 @spaces

@@ -1,5 +1,5 @@
-"""space: the rules for scripts of applications. A script that breaks one is refused at the
-start.
+"""space: the rules for scripts of applications. `check_scripts` refuses a script that breaks one.
+What the engine needs of a header is refused at the start as well.
 """
 
 import re
@@ -12,6 +12,8 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import Call
 from towpath.engine.script import Scripts
 from towpath.errors import SpaceInvalid
+from towpath.testing import check_scripts
+from towpath.testing.scripts import writing_commands
 
 GOOD = """\
 -- put: a value under a number, by the lib.
@@ -111,6 +113,29 @@ BROKEN = {
     "an argument that a call has a word for": ("number   int ", "call     int ", "call"),
 }
 """What replaces what in the script, and the words of the script that the refusal names."""
+REFUSED_AT_THE_START = [
+    fault
+    for fault in BROKEN
+    if fault
+    in {
+        "a piece that is not there",
+        "a piece of the engine's own",
+        "a piece that sends any command",
+        "no line about keys",
+        "no line about memory",
+        "no sentence about a key",
+        "another type of a key",
+        "another type of an argument",
+        "a key that is named twice",
+        "a key with a tag",
+        "a key of the engine",
+        "the memory of calls",
+        "a key that is called so",
+        "an argument that Lua has a word for",
+        "an argument that a call has a word for",
+    }
+]
+"""The faults in a header or in the list of pieces."""
 UNREADABLE = {
     "another word about memory": ("-- full   refused", "-- full   perhaps"),
     "another title": ("-- put: ", "-- set: "),
@@ -123,9 +148,32 @@ def test_a_script_with_a_fault_is_refused(tmp_path: Path, fault: str) -> None:
     words, instead, named = BROKEN[fault]
     assert GOOD.count(words) == 1
     with pytest.raises(SpaceInvalid) as refusal:
-        Scripts().of_records(folder(tmp_path, GOOD.replace(words, instead)))
+        check_scripts(folder(tmp_path, GOOD.replace(words, instead)))
     assert refusal.value.subject == "put"
     assert re.search(rf"(?<!\w){re.escape(named)}(?!\w)", refusal.value.rule)
+
+
+@pytest.mark.parametrize("fault", REFUSED_AT_THE_START)
+def test_a_script_with_a_fault_in_its_header_is_refused_at_the_start(
+    tmp_path: Path, fault: str
+) -> None:
+    words, instead, _ = BROKEN[fault]
+    with pytest.raises(SpaceInvalid) as refusal:
+        Scripts().of_records(folder(tmp_path, GOOD.replace(words, instead)))
+    assert refusal.value.subject == "put"
+
+
+@pytest.mark.parametrize("command", sorted(writing_commands()))
+def test_a_script_with_a_writing_command_counts_as_one_that_writes(
+    tmp_path: Path, command: str
+) -> None:
+    """Calls of such a script are remembered."""
+    text = GOOD[: GOOD.index("local text")] + "-- redis.call('SET', STATE)\nreturn 1\n"
+    [reading] = Scripts().of_records(folder(tmp_path, text, "-- sizes: nothing.\n")).values()
+    assert not reading.writes
+    (tmp_path / "put.lua").write_text(f"{text}\nredis.pcall( '{command}', STATE)\n")
+    [writing] = Scripts().of_records(tmp_path).values()
+    assert writing.writes
 
 
 @pytest.mark.parametrize("fault", UNREADABLE)
@@ -139,7 +187,7 @@ def test_a_script_with_an_unreadable_header_is_refused(tmp_path: Path, fault: st
 
 def test_a_script_with_a_fault_in_a_piece_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpaceInvalid, match="put"):
-        Scripts().of_records(folder(tmp_path, piece=PIECE.replace("PARTS", "'parts'")))
+        check_scripts(folder(tmp_path, piece=PIECE.replace("PARTS", "'parts'")))
 
 
 def test_a_script_with_an_invalid_name_is_refused(tmp_path: Path) -> None:
@@ -182,7 +230,7 @@ def test_a_script_that_gives_a_shared_key_another_type_is_refused(tmp_path: Path
     text = f"{other}-- cost   O(1)\n-- full   works\n\nreturn redis.call('ZCARD', STATE)\n"
     (tmp_path / "look.lua").write_text(text)
     with pytest.raises(SpaceInvalid, match=r"put.*state.*zset"):
-        Scripts().of_records(folder(tmp_path))
+        check_scripts(folder(tmp_path))
 
 
 def test_a_folder_without_scripts_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from towpath.testing import faults
     from towpath.testing.bench import Bench, Ran, Seen, drift, running
     from towpath.testing.errors import BenchError, NeverHappened, NotDrained, WorkerEnded
+    from towpath.testing.scripts import check_scripts
 
 __all__ = [
     "Bench",
@@ -19,12 +20,13 @@ __all__ = [
     "Ran",
     "Seen",
     "WorkerEnded",
+    "check_scripts",
     "drift",
     "faults",
     "running",
 ]
 
-_HOMES = ("towpath.testing.bench", "towpath.testing.errors")
+_HOMES = ("towpath.testing.bench", "towpath.testing.errors", "towpath.testing.scripts")
 
 
 def __getattr__(name: str) -> object:
