@@ -15,6 +15,7 @@ from towpath.engine.keys import keys_of
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.retry import Fixed, Never
 from towpath.errors import InvalidOption
+from towpath.ids import queue_name
 
 
 class TestDeclaring:
@@ -51,6 +52,18 @@ class TestDeclaring:
             await engine.queues.declare(REVIEWS, keep=again, max_attempts=9)
         assert await engine.queues.options(REVIEWS) == QueueOptions(keep=changed, max_attempts=9)
         assert await engine.queues.declared(REVIEWS) == QueueOptions(keep=again, max_attempts=9)
+
+    async def test_a_declared_value_of_a_newer_release_does_not_hide_the_others(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        """That release declared a lane policy that this one cannot read; an operator changed it."""
+        await engine.queues.declare(REVIEWS, max_attempts=8, lanes=LanePolicy.SKIP)
+        declared = b'{"lanes":"rotate","max_attempts":8}'
+        deployment.ask("HSET", keys_of(queue_name(REVIEWS)).meta, "declared", declared)
+        await engine.queues.declare(REVIEWS, max_attempts=9)
+        wanted = QueueOptions(max_attempts=9, lanes=LanePolicy.SKIP)
+        assert await engine.queues.options(REVIEWS) == wanted
+        assert await engine.queues.declared(REVIEWS) == QueueOptions(max_attempts=9)
 
     async def test_keeps_what_was_chosen_before_the_first_declaration(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(2), max_length=10))

@@ -6,6 +6,7 @@ import hashlib
 import secrets
 import struct
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -199,12 +200,22 @@ class StoredOptions(msgspec.Struct, frozen=True):
     def base(self) -> QueueOptions:
         """The options without later changes: the declared values, and defaults for the others.
 
-        If only a newer release can read what was declared, all are defaults.
+        A declared value that only a newer release can read counts as not declared.
         """
         try:
             return msgspec.json.decode(self.declared or b"{}", type=QueueOptions)
         except (msgspec.MsgspecError, InvalidOption):
-            return DEFAULTS
+            return self._readable_base()
+
+    def _readable_base(self) -> QueueOptions:
+        """The declared values that this release can read, and defaults for the others."""
+        readable: dict[str, Any] = {}
+        for name, value in self._declarations().items():
+            if name in KNOWN:
+                with suppress(msgspec.MsgspecError, InvalidOption):
+                    text = msgspec.json.encode({name: value})
+                    readable[name] = getattr(msgspec.json.decode(text, type=QueueOptions), name)
+        return QueueOptions(**readable)
 
     @property
     def is_changed(self) -> bool:
