@@ -99,15 +99,15 @@ FAULTS = [
         "the relay does not see that Redis is another",
         "queue_sync",
         "QueueSync.look",
-        "renewed = await self._engine.queues.anchor(self.queue) != self._life",
+        "renewed = await self._engine.queues.incarnation(self.queue) != self._life",
         "renewed = self._life == ''",
     ),
     PlantedFault(
         "tokens are not kept above those of the rows",
         "queue_sync",
-        "QueueSync._anchor",
-        "anchor(self.queue, floor=floor)",
-        "anchor(self.queue, floor=0)",
+        "QueueSync._read_incarnation",
+        "incarnation(self.queue, floor=floor)",
+        "incarnation(self.queue, floor=0)",
     ),
 ]
 """What a random walk must find."""

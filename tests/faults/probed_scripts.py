@@ -15,7 +15,7 @@ from towpath.engine.script import ARGS, Scripts
 PLANTED = "PLANTED"
 READING = frozenset(
     {
-        "look",
+        "job_facts",
         "ended",
         "list",
         "lane",

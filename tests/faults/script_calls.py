@@ -245,7 +245,9 @@ CASES = [
     _case("drop", lambda filled: filled.engine.drop(filled.queue, "dead"), PARK),
     _case("pause", lambda filled: filled.engine.queues.pause(filled.queue)),
     _case("resume", lambda filled: filled.engine.queues.resume(filled.queue)),
-    _case("anchor", lambda filled: filled.engine.queues.anchor(filled.queue, floor=2**52)),
+    _case(
+        "incarnation", lambda filled: filled.engine.queues.incarnation(filled.queue, floor=2**52)
+    ),
     _case("fire", lambda filled: _fire(filled, _all_kinds())),
     _case("fire nothing", lambda filled: _fire(filled, [])),
     _case("fire a kept schedule", _fire_kept),

@@ -73,7 +73,7 @@ def shut(server: EmbeddedServer) -> None:
 
 def test_the_scripts_say_which_verbs_work_with_full_memory() -> None:
     """`submit` and whatever adds to a queue is refused; whatever helps to drain it works."""
-    adding = {"submit", "set", "fire", "schedule", "progress", "configure", "anchor"}
+    adding = {"submit", "set", "fire", "schedule", "progress", "configure", "incarnation"}
     assert {case.script for case in REFUSED} == adding
 
 

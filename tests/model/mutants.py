@@ -207,7 +207,7 @@ MUTANTS = [
     ),
     Mutant(
         "a repeated claim takes new jobs",
-        ("whole", "if remembered then return recall(remembered) end", ""),
+        ("answer_one", "if remembered then return recall(remembered) end", ""),
     ),
     Mutant(
         "a repeated claim shows leases of others",

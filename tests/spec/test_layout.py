@@ -51,7 +51,7 @@ CALLS: dict[str, Calling] = {
     "configure": lambda engine: engine.queues.configure(REVIEWS, QueueOptions()),
     "reconfigure": lambda engine: engine.queues.reconfigure(REVIEWS, QueueOptions()),
     "delete": lambda engine: engine.queues.delete(REVIEWS, forced=True),
-    "anchor": lambda engine: engine.queues.anchor(REVIEWS),
+    "incarnation": lambda engine: engine.queues.incarnation(REVIEWS),
     "follow": lambda engine: engine.events.newest(REVIEWS),
     "options": lambda engine: engine.queues.options(REVIEWS),
     "job": lambda engine: engine.inspect.job(JOB),

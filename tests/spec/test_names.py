@@ -80,7 +80,7 @@ QUEUE_VERBS: dict[str, Use] = {
     "events": lambda engine, q: engine.events.list(q),
     "follow": follow,
     "options": lambda engine, q: engine.queues.options(q),
-    "anchor": lambda engine, q: engine.queues.anchor(q),
+    "incarnation": lambda engine, q: engine.queues.incarnation(q),
 }
 
 

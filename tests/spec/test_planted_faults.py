@@ -11,16 +11,21 @@ from towpath.engine.engine import Engine
 FAULTS = [
     Mutant(
         "a row has the totals of its own call",
-        ("close", "read_past()", "write_meta()\n  read_past()"),
+        ("close", "read_history()", "write_meta()\n  read_history()"),
     ),
-    Mutant("a row for each call", ("past", "since < MINUTE_MS", "since < 0")),
+    Mutant("a row for each call", ("history_rows", "since < MINUTE_MS", "since < 0")),
     Mutant(
-        "no row at all", ("past", "for _, command in ipairs(past)", "for _, command in ipairs({})")
+        "no row at all",
+        (
+            "history_rows",
+            "for _, command in ipairs(history_writes)",
+            "for _, command in ipairs({})",
+        ),
     ),
-    Mutant("the ready are not counted", ("past", "{ QUEUE, RETRY,", "{ DONE, RETRY,")),
+    Mutant("the ready are not counted", ("history_rows", "{ QUEUE, RETRY,", "{ DONE, RETRY,")),
     Mutant(
         "the dead are counted as leased",
-        ("past", "WAITING, LEASES, DEAD }", "WAITING, DEAD, LEASES }"),
+        ("history_rows", "WAITING, LEASES, DEAD }", "WAITING, DEAD, LEASES }"),
     ),
     Mutant(
         "a plain submit begins no minute",

@@ -149,7 +149,7 @@ class TestATokenAheadOfTheClock:
         self, request: pytest.FixtureRequest, engine: Engine, clock: ManualClock
     ) -> Ahead:
         if request.param == "an hour ahead":
-            await engine.queues.anchor(REVIEWS, floor=(int(clock.stamp()) + 3_600_000) * 1000)
+            await engine.queues.incarnation(REVIEWS, floor=(int(clock.stamp()) + 3_600_000) * 1000)
         return request.param
 
     async def test_does_not_change_the_times_in_a_claim(

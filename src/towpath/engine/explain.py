@@ -1,6 +1,6 @@
 """Why a job is not running, and how far it is from running, from one read of Redis.
 
-`look.lua` gathers the facts in one step, so that they agree with each other.
+`job_facts.lua` gathers the facts in one step, so that they agree with each other.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ class Inspector:
         return {name: columns(asked, *answer) for name, answer in _skip_unreadable(names, answers)}
 
     async def _look(self, ref: JobRef) -> tuple[StoredJob, bytes, bytes, dict[str, Any]]:
-        answer = await self._store.read("look", ref.queue, ref.id)
+        answer = await self._store.read("job_facts", ref.queue, ref.id)
         if not answer:
             raise JobNotFound(ref)
         text, payload, result, facts = answer

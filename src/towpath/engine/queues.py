@@ -162,15 +162,15 @@ class Queues:
         """Hand out the jobs of *queue* again."""
         await self._store.write("resume", queue_name(queue), lambda _: [[]], call)
 
-    async def anchor(self, queue: str, *, floor: int = 0) -> str:
-        """A name for the current life of the data of *queue*. It changes after the data was lost,
-        and after the server was restarted or replaced, when the last writes may be lost.
+    async def incarnation(self, queue: str, *, floor: int = 0) -> str:
+        """A name for this incarnation of the data of *queue*. It changes after the data was lost,
+        and after Redis was restarted or replaced, because the last writes may be lost then.
 
-        Tokens from now on are higher than *floor*, whatever the server's clock says; if they would
-        not be, they are raised, by a minute more. One round trip; safe to repeat.
+        Tokens from now on are higher than *floor*, whatever the clock of Redis says. If they would
+        not be, they are raised to a minute above it. One round trip; safe to repeat.
         """
         born = secrets.token_hex(8)
-        parts = await self._store.read("anchor", queue_name(queue), born, floor)
+        parts = await self._store.read("incarnation", queue_name(queue), born, floor)
         return "/".join(part.decode() for part in parts)
 
     # ── duties: bounded, harmless to repeat, for queues that nobody claims from ──────────

@@ -22,8 +22,8 @@
 -- moves  ready -> cancelled, delayed -> cancelled, waiting -> cancelled
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
--- runs   each(cancel, first)
+-- uses   keys clock calls meta record notify jobs moves lanes ends send sets plan close answer_each
+-- runs   answer_each(cancel, first)
 
 local function cancel(id, by_record, owner)
   local job = read_job(id)

@@ -25,8 +25,8 @@
 -- cost   O((count + selectors + 100) · log n): reaps and promotes first, so that no other process has to
 -- full   works
 -- short  plain_claim
--- uses   keys clock calls meta record tell jobs moves lanes ends reap promote trim choose lease limit asking send sets plan close whole
--- runs   whole(claim, claim_memory, recall_claim)
+-- uses   keys clock calls meta record notify jobs moves lanes ends reap promote trim choose lease limit asking send sets plan close answer_one
+-- runs   answer_one(claim, claim_memory, recall_claim)
 
 local REAP_MOST, PROMOTE_LEAST = 100, 100
 

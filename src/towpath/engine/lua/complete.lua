@@ -21,8 +21,8 @@
 -- cost   O(log n)
 -- full   works
 -- short  plain_complete
--- uses   keys clock calls meta record tell jobs moves lanes ends held send sets plan close each
--- runs   each(complete, first)
+-- uses   keys clock calls meta record notify jobs moves lanes ends held send sets plan close answer_each
+-- runs   answer_each(complete, first)
 
 -- A moving average of how long jobs are worked on, from which waits are estimated.
 local function learn_service_time(job)

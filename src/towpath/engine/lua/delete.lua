@@ -16,8 +16,8 @@
 -- moves  done -> gone, cancelled -> gone, dead -> gone
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
--- runs   each(delete, first)
+-- uses   keys clock calls meta record notify jobs moves lanes ends send sets plan close answer_each
+-- runs   answer_each(delete, first)
 
 local function delete(id, by_record)
   local job = read_job(id)

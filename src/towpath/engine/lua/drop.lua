@@ -11,8 +11,8 @@
 -- moves  waiting -> ready, waiting -> delayed
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes send sets plan close each
--- runs   each(drop)
+-- uses   keys clock calls meta record notify jobs moves lanes send sets plan close answer_each
+-- runs   answer_each(drop)
 
 local function drop(lane)
   local parked = read_lane(lane)

@@ -8,8 +8,8 @@
 -- cost   the sum of them
 -- full   works
 -- short  plain_exchange
--- uses   keys clock calls meta record tell jobs moves lanes ends held complete fail release renew claim send sets plan close whole
--- runs   whole(exchange, exchange_memory, recall_exchange)
+-- uses   keys clock calls meta record notify jobs moves lanes ends held complete fail release renew claim send sets plan close answer_one
+-- runs   answer_one(exchange, exchange_memory, recall_exchange)
 
 local VERBS = { complete = complete, fail = fail, release = release, renew = renew }
 

@@ -23,8 +23,8 @@
 -- moves  leased -> delayed, leased -> dead, leased -> cancelled
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends held send sets plan close each
--- runs   each(fail, first)
+-- uses   keys clock calls meta record notify jobs moves lanes ends held send sets plan close answer_each
+-- runs   answer_each(fail, first)
 
 local function fail(id, token, delay, reason, traceback, keep_turn)
   local job, refusal = held(id, token)

@@ -26,7 +26,7 @@
 -- moves  new -> ready, new -> delayed, new -> waiting
 -- cost   O(jobs · log n)
 -- full   refused
--- uses   keys clock calls meta record tell send sets remembered accept waits past submit planned
+-- uses   keys clock calls meta record notify send sets remembered accept waits history_rows submit planned
 -- runs   fire(unpack(cmsgpack.unpack(ARGV[4])))
 
 local function refuse(answer)

@@ -20,8 +20,8 @@
 -- moves  ready -> delayed, delayed -> ready, delayed -> waiting
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes send sets plan close each waits
--- runs   each(move, first)
+-- uses   keys clock calls meta record notify jobs moves lanes send sets plan close answer_each waits
+-- runs   answer_each(move, first)
 
 local function move(id, due, delay, owner)
   local job = read_job(id)

@@ -6,8 +6,8 @@
 -- moves  none
 -- cost   O(1)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes send sets plan close each
--- runs   each(pause)
+-- uses   keys clock calls meta record notify jobs moves lanes send sets plan close answer_each
+-- runs   answer_each(pause)
 
 local function pause()
   set_meta('paused', now)

@@ -14,8 +14,8 @@
 -- moves  none
 -- cost   O(1)
 -- full   refused
--- uses   keys clock calls meta record tell jobs moves lanes held send sets plan close each
--- runs   each(progress, first)
+-- uses   keys clock calls meta record notify jobs moves lanes held send sets plan close answer_each
+-- runs   answer_each(progress, first)
 
 local function progress(id, token, text)
   local job, refusal = held(id, token)

@@ -11,8 +11,8 @@
 -- moves  delayed -> ready, delayed -> waiting
 -- cost   O(limit · log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
--- runs   each(promote)
+-- uses   keys clock calls meta record notify jobs moves lanes ends send sets plan close answer_each
+-- runs   answer_each(promote)
 
 -- The due time that the caller asked for, also if the job waited for another try since. If there
 -- was none, the time of that try.

@@ -14,8 +14,8 @@
 -- moves  leased -> ready, leased -> dead, leased -> cancelled
 -- cost   O(limit · log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
--- runs   each(reap)
+-- uses   keys clock calls meta record notify jobs moves lanes ends send sets plan close answer_each
+-- runs   answer_each(reap)
 
 local OUTAGE_MS = 2000  -- a shorter silence is no outage; after an outage, workers renew within that time
 

@@ -21,8 +21,8 @@
 -- moves  leased -> ready, leased -> delayed, leased -> cancelled
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends held send sets plan close each
--- runs   each(release, first)
+-- uses   keys clock calls meta record notify jobs moves lanes ends held send sets plan close answer_each
+-- runs   answer_each(release, first)
 
 -- A worker that can't run the job leaves it to others, which see since when it was unhandled.
 local function note_unhandled(job, reason, anew)

@@ -16,8 +16,8 @@
 -- moves  none
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes held send sets plan close each
--- runs   each(renew, first)
+-- uses   keys clock calls meta record notify jobs moves lanes held send sets plan close answer_each
+-- runs   answer_each(renew, first)
 
 local function renew(id, token, ttl)
   local job, refusal = held(id, token)

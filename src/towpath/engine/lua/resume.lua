@@ -8,8 +8,8 @@
 -- moves  none
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes send sets plan close each
--- runs   each(resume)
+-- uses   keys clock calls meta record notify jobs moves lanes send sets plan close answer_each
+-- runs   answer_each(resume)
 
 local LOOK_MOST = 100  -- ready jobs
 

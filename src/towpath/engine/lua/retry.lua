@@ -15,8 +15,8 @@
 -- moves  dead -> ready, dead -> waiting
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes send sets plan close each
--- runs   each(retry, first)
+-- uses   keys clock calls meta record notify jobs moves lanes send sets plan close answer_each
+-- runs   answer_each(retry, first)
 
 local function retry(id)
   local job = read_job(id)

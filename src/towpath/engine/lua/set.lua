@@ -25,8 +25,8 @@
 --        ready -> gone, delayed -> gone, waiting -> gone, done -> gone, cancelled -> gone, dead -> gone
 -- cost   O(log n)
 -- full   refused
--- uses   keys clock calls meta record tell jobs moves lanes send sets plan close each waits
--- runs   each(set_job, first)
+-- uses   keys clock calls meta record notify jobs moves lanes send sets plan close answer_each waits
+-- runs   answer_each(set_job, first)
 
 local room
 

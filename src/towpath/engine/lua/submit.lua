@@ -21,7 +21,7 @@
 -- cost   O(log n)
 -- full   refused
 -- short  lone_submit plain_submit
--- uses   keys clock calls meta record tell send sets remembered accept waits past
+-- uses   keys clock calls meta record notify send sets remembered accept waits history_rows
 -- runs   submit(request)
 
 local leftovers = {}  -- keys of ended jobs whose ids begin again
@@ -57,7 +57,7 @@ end
 local function write(fresh)
   for _, id in ipairs(outlived) do zrem(DONE, id) end
   local wake = plan_wakeups()
-  if #fresh > 0 then read_past() end
+  if #fresh > 0 then read_history() end
   check_sets()
   if #taken > 0 then redis.call('HLEN', LANES) end
 
@@ -66,13 +66,13 @@ local function write(fresh)
   write_additions()
   send('HSET', taken, LANES)
   send('UNLINK', leftovers)
-  write_past()
+  write_history()
   set_meta('submitted', meta.submitted + #fresh)
   write_meta()
   if #fresh > 0 then
     notes.submit, noted[1] = fresh, 'submit'
   end
-  tell(wake)
+  notify(wake)
   remember(answers)
 end
 

@@ -11,8 +11,8 @@
 -- moves  done -> gone, cancelled -> gone, dead -> gone
 -- cost   O(limit · log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
--- runs   each(trim)
+-- uses   keys clock calls meta record notify jobs moves lanes ends send sets plan close answer_each
+-- runs   answer_each(trim)
 
 local function outdated(key, before, most, limit)
   local ids = redis.call('ZRANGEBYSCORE', key, '-inf', before, 'LIMIT', 0, limit)

@@ -78,7 +78,8 @@ class QueueSync:
     def __init__(self, ledger: Ledger, queue: QueueName, engine: Engine, log: Log) -> None:
         self._ledger, self.queue, self._engine, self._log = ledger, queue, engine, log
         self._life = ""
-        """The life of the queue's data (see `Queues.anchor`) in which all records were checked."""
+        """The incarnation of the queue's data (`Queues.incarnation`) in which all records were
+        checked."""
         self._behind = False
         """Whether a record could not be queued at once. Newer records then wait for the next look,
         which queues them all in order."""
@@ -110,7 +111,7 @@ class QueueSync:
         async with self._turn:
             found = SyncCounts()
             try:
-                renewed = await self._engine.queues.anchor(self.queue) != self._life
+                renewed = await self._engine.queues.incarnation(self.queue) != self._life
                 if whole or renewed:
                     found = await self._reconcile(renewed=renewed)
                 while True:
@@ -126,7 +127,7 @@ class QueueSync:
         """Check all open records, in bounded steps."""
         # New fencing tokens must be higher than those in the rows, whatever the clock says.
         floor = await self._ledger.read(lambda connection: highest_fence(connection, self.queue))
-        life = await self._anchor(floor)
+        life = await self._read_incarnation(floor)
         found, after = SyncCounts(), 0
         while rows := await self._ledger.read(
             lambda connection, seq=after: page_of(connection, self.queue, seq)
@@ -143,9 +144,9 @@ class QueueSync:
         self._log_queued(found, "reconciled")
         return found
 
-    async def _anchor(self, floor: int) -> str:
+    async def _read_incarnation(self, floor: int) -> str:
         """Make new fencing tokens higher than *floor*. Returns the life of the queue's data."""
-        return await self._engine.queues.anchor(self.queue, floor=floor)
+        return await self._engine.queues.incarnation(self.queue, floor=floor)
 
     async def _queue_missed(self, *, early: bool) -> SyncCounts:
         """Queue records that their creator has not queued in time; with *early*, also those that
@@ -215,7 +216,7 @@ class QueueSync:
         # then retried, must not begin with a lower token than before either, even if Redis lost
         # data or its clock was set back.
         if floor := max((at.record.fence for at, _ in made), default=0):
-            await self._anchor(floor)
+            await self._read_incarnation(floor)
         submitted = await self._engine.submit_many(self.queue, [job for _, job in made])
         return answers + [(at, answer) for (at, _), answer in zip(made, submitted, strict=True)]
 

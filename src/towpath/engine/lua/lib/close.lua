@@ -2,7 +2,7 @@
 -- failed, so all checks come first: each set is read, which fails if its key has another type, and
 -- each new key is looked up, which fails in a slot that is being moved.
 --
--- uses   past regroup
+-- uses   history_rows regroup
 
 local function check_keys()
   check_sets()
@@ -48,15 +48,15 @@ local function close(answer, memory)
   end
   for i = 1, #changed do plan_job(changed[i]) end
   local wake = plan_wakeups()
-  if #changed > 0 or next(meta_changes) then read_past() end
+  if #changed > 0 or next(meta_changes) then read_history() end
   check_keys()
 
   write_jobs()
   write_lanes()
   write_groups()
-  write_past()
+  write_history()
   write_meta()
-  tell(wake)
+  notify(wake)
   remember(memory)
   return answer
 end

@@ -1,4 +1,4 @@
--- tell: events for followers, and wake-ups for waiters.
+-- notify: events for followers, and wake-ups for waiters.
 --
 -- uses   publish more_keys
 
@@ -33,7 +33,7 @@ local function plan_wakeups()
   return wanted and redis.pcall('LLEN', WAKE) == 0
 end
 
-local function tell(wake)
+local function notify(wake)
   local entry = {}
   for i, event in ipairs(noted) do
     entry[2 * i - 1] = event

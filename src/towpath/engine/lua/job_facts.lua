@@ -1,4 +1,4 @@
--- look: everything about one job, for people.
+-- job_facts: everything about one job, for people.
 --
 -- keys   job      string   the job's data
 --        load     string   the payload, if it is large

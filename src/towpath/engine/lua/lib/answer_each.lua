@@ -1,11 +1,11 @@
--- each: answer a batch item by item, in order, then write once.
+-- answer_each: answer a batch item by item, in order, then write once.
 --
 -- uses   request
 
 local function first(item) return item[1] end
 
 -- *id_of* returns the id of an item's job: the jobs of the whole batch are read in one step.
-local function each(verb, id_of)
+local function answer_each(verb, id_of)
   if remembered then return remembered end
   local items, ids, answers = request, {}, {}
   if id_of then

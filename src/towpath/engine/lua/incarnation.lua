@@ -1,10 +1,10 @@
--- anchor: the name of the current life of the queue's data; and a floor above which tokens grow.
+-- incarnation: the name of this incarnation of the queue's data; and a floor above which tokens grow.
 --
 -- keys   meta     hash     born, token
 -- args   clock    ms       '' = Redis's clock
---        born     text     a name for this life, if it has none yet
+--        born     text     a name for this incarnation, if it has none yet
 --        floor    text     later tokens are higher; they are raised only if they would not be
--- reply  <the name of this life> <the server's run id>
+-- reply  <the name of this incarnation> <the run id of Redis>
 -- moves  none
 -- cost   O(1)
 -- full   refused
