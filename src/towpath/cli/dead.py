@@ -232,7 +232,7 @@ async def _sweep(
 
     out = session.out
 
-    async def see_to(job: JobInfo) -> int:
+    async def change_one(job: JobInfo) -> int:
         try:
             await do(job.ref)
         except JobHasRecord:
@@ -242,15 +242,15 @@ async def _sweep(
         return 1
 
     for name in await chosen_queues(engine, queues):
-        total, seen_to = await _total(engine, name, group), 0
+        total, changed = await _total(engine, name, group), 0
         with out.progress(f"{name}: {done}", total) as advance:
             async for page in _dead(every, name, total, group):
-                seen_to += sum(await asyncio.gather(*(see_to(job) for job in page)))
+                changed += sum(await asyncio.gather(*(change_one(job) for job in page)))
                 advance(len(page))
         if out.as_json:
-            out.object({"queue": name, done: seen_to})
-        elif seen_to or queues:
-            out.line(f"{name}  {seen_to} {done}")
+            out.object({"queue": name, done: changed})
+        elif changed or queues:
+            out.line(f"{name}  {changed} {done}")
 
 
 async def _total(engine: Engine, queue: str, group: str | None) -> int:

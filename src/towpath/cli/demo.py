@@ -67,7 +67,7 @@ async def demo(
     )  # fmt: skip
     found: list[Row] = []
 
-    def counted(rows: list[Row]) -> None:
+    def show_counts(rows: list[Row]) -> None:
         found.extend(rows)
         _show_rows(session, rows)
 
@@ -76,7 +76,7 @@ async def demo(
             session.out.note(f"the folder: {folder}")
         showing = Demo(load, say=session.out.note, lose=plant_loss, within=within)
         try:
-            await showing.run(folder, counted, stay=keep)
+            await showing.run(folder, show_counts, stay=keep)
         except asyncio.CancelledError:
             if showing.terminated:
                 raise typer.Exit(exits.TERMINATED) from None

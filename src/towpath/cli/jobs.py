@@ -218,11 +218,11 @@ async def delete(
     """Delete jobs that have ended: dead, done or cancelled."""
     session.confirm(f"{len(jobs)} job(s) would be deleted for good.", yes=yes)
 
-    async def gone(every: AllJobs, ref: JobRef) -> str:
+    async def delete_one(every: AllJobs, ref: JobRef) -> str:
         await every.delete(ref)
         return "gone"
 
-    await _each(session, jobs, queue, gone)
+    await _each(session, jobs, queue, delete_one)
 
 
 async def _each(
@@ -239,7 +239,7 @@ async def _each(
     """
     async with session.jobs() as (engine, every):
 
-        async def see_to(text: str) -> None:
+        async def change_one(text: str) -> None:
             ref = await find_job(engine, every, text, queue)
             state = await do(every, ref)
             fields: dict[str, Any] = {"queue": ref.queue, "id": ref.id, "state": state}
@@ -248,7 +248,7 @@ async def _each(
                 fields["cancel_requested"] = asked
             session.out.answer(fields, f"{ref}  {state}" + (", asked to stop" if asked else ""))
 
-        await each(session, jobs, see_to)
+        await each(session, jobs, change_one)
 
 
 EXAMPLES = """

@@ -175,12 +175,12 @@ async def _each(
 ) -> None:
     """Call *do* for each id, and print it; an id that the sink has not refused is an error."""
 
-    async def see_to(id: str) -> None:
+    async def change_one(id: str) -> None:
         if not await do(id):
             raise EventNotFound(sink, id)
         session.out.answer({"sink": sink, "id": id, done: True}, f"{id}  {done}")
 
-    await each(session, ids, see_to)
+    await each(session, ids, change_one)
 
 
 def _place(after: str | None) -> int:

@@ -39,7 +39,7 @@ from towpath.web.pages import (
     refuse_unknown,
 )
 from towpath.web.problems import Refused
-from towpath.web.streams import begun, refuse_if_full, stream
+from towpath.web.streams import refuse_if_full, start_stream, stream
 
 router = APIRouter(prefix=PAGES.rstrip("/"), route_class=PageRoute, include_in_schema=False)
 SIZE = 50
@@ -151,7 +151,7 @@ async def live(
 ) -> EventSourceResponse:
     """Notify an open page when what it shows has changed."""
     refuse_if_full(request)
-    events = await begun(changes(snapshots_of(request), request, key, queue, mark))
+    events = await start_stream(changes(snapshots_of(request), request, key, queue, mark))
     return await stream(events, request)
 
 

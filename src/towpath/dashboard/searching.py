@@ -52,17 +52,18 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
-class Looked(NamedTuple):
-    """Jobs that were found by reading some of all jobs."""
+class SearchResult(NamedTuple):
+    """The jobs that a search found, and how many it has read."""
 
     jobs: list[JobInfo]
     """At most 50."""
     looked: int
+    """The number of jobs that were read."""
     whole: int
-    """The number of all jobs that could have been read."""
+    """The number of all jobs."""
 
 
-NOT_LOOKED = Looked([], 0, 0)
+NOT_SEARCHED = SearchResult([], 0, 0)
 
 
 @router.get("/search")
@@ -103,8 +104,8 @@ async def search_page(
         near=closest_name(text.partition("/")[0], seen) if by in ("", "id", "queue") else None,
         state=state,
         in_state={name: n for name, counts in seen.items() if (n := _count(counts, state))},
-        handled=await handled_by(jobs, through, text) if "handler" in asked else NOT_LOOKED,
-        failed=await failed_with(jobs, through, text) if "error" in asked else NOT_LOOKED,
+        handled=await handled_by(jobs, through, text) if "handler" in asked else NOT_SEARCHED,
+        failed=await failed_with(jobs, through, text) if "error" in asked else NOT_SEARCHED,
         every=seen,
         shown_most=SHOWN,
         limit=LOOKED_AT_MOST,
@@ -146,7 +147,7 @@ async def _lanes_of(engine: Engine, seen: Mapping[str, Counts], text: str) -> di
     return {name: lane for name, lane in zip(names, found, strict=True) if lane and lane.head}
 
 
-async def handled_by(every: AllJobs, seen: Mapping[str, Counts], text: str) -> Looked:
+async def handled_by(every: AllJobs, seen: Mapping[str, Counts], text: str) -> SearchResult:
     """Jobs for the handler *text*, among the first jobs of each queue and state."""
     places = [
         (name, State(state), count)
@@ -163,10 +164,10 @@ async def handled_by(every: AllJobs, seen: Mapping[str, Counts], text: str) -> L
     )
     looked_at = [job for page in pages if page for job in page.jobs]
     fitting = [job for job in looked_at if job.headers.get("handler") == text]
-    return Looked(fitting[:SHOWN], len(looked_at), max(whole, len(looked_at)))
+    return SearchResult(fitting[:SHOWN], len(looked_at), max(whole, len(looked_at)))
 
 
-async def failed_with(every: AllJobs, seen: Mapping[str, Counts], text: str) -> Looked:
+async def failed_with(every: AllJobs, seen: Mapping[str, Counts], text: str) -> SearchResult:
     """Dead jobs whose error contains *text*, the newest of each queue first. Begins with the queues
     that have most dead jobs.
     """
@@ -185,7 +186,7 @@ async def failed_with(every: AllJobs, seen: Mapping[str, Counts], text: str) -> 
                 come[name] = step.looked
                 open_ += [name] if not step.is_over and step.looked < dead[name] else []
     looked = sum(come.values())
-    return Looked(jobs[:SHOWN], looked, max(sum(dead.values()), looked))
+    return SearchResult(jobs[:SHOWN], looked, max(sum(dead.values()), looked))
 
 
 async def _each(things: list[A], ask: Callable[[A], Awaitable[T]]) -> list[T | None]:

@@ -25,10 +25,10 @@ from towpath.web.fields import (
     Token,
     alike,
     answer_from,
+    encode_json,
     example,
     from_base64,
-    note,
-    shown,
+    json_field,
 )
 from towpath.web.problems import misfits
 
@@ -44,7 +44,7 @@ class PayloadIn(Body):
     def data(self) -> bytes:
         """The payload's bytes. Raises InvalidOption."""
         if self.payload_base64 is None:
-            return note(self.payload)
+            return encode_json(self.payload)
         if self.payload is not None:
             raise InvalidOption("payload_base64", "…", rule="pass this or a payload, not both")
         return from_base64("payload_base64", self.payload_base64)
@@ -177,9 +177,9 @@ class JobOut(answer_from(JobInfo, base=with_job_attributes(_JobHead), but=_HTTP_
             queue=job.ref.queue,
             content_hidden=content_hidden,
             **alike(cls, job, but=_OWN_WORDS),
-            **shown("payload", job.payload),
-            **shown("result", job.result or b""),
-            **shown("progress", job.progress or b""),
+            **json_field("payload", job.payload),
+            **json_field("result", job.result or b""),
+            **json_field("progress", job.progress or b""),
         )
 
 
@@ -260,7 +260,7 @@ class LeaseOut(with_job_attributes(_LeaseHead)):
 
     @classmethod
     def of(cls, lease: Lease) -> LeaseOut:
-        return cls(**alike(cls, lease, but=_OWN_WORDS), **shown("payload", lease.payload))
+        return cls(**alike(cls, lease, but=_OWN_WORDS), **json_field("payload", lease.payload))
 
 
 class ClaimedOut(Answer):

@@ -120,7 +120,7 @@ def leaves(groups: Groups) -> Iterator[Leaf]:
         yield from leaves_of(kind(), name)
 
 
-class _Said(NamedTuple):
+class _LoadedGroups(NamedTuple):
     """The values of groups beside the core's, and the origins of all values, by setting."""
 
     groups: Groups
@@ -131,11 +131,11 @@ class _Said(NamedTuple):
 class Settings(Core, frozen=True, kw_only=True):
     """All settings, as `load` returns them."""
 
-    said: Annotated[Any, FieldInfo(secret=True)] = _Said({}, {}, {})
+    loaded: Annotated[Any, FieldInfo(secret=True)] = _LoadedGroups({}, {}, {})
 
     def of(self, kind: type[_Kind]) -> _Kind:
         """The options of the group of *kind*. Raises InvalidOption, which names the setting."""
-        name = next(name for name, found in self.said.groups.items() if found() is kind)
+        name = next(name for name, found in self.loaded.groups.items() if found() is kind)
         own = {leaf.field.name: self.value(leaf.name) for leaf in leaves_of(kind, name)}
         shared = {field.name: field.info.shared for field in fields_of(kind) if field.info.shared}
         with named_by_setting(name, kind):
@@ -144,21 +144,21 @@ class Settings(Core, frozen=True, kw_only=True):
     def value(self, name: str) -> Any:
         """The value of any setting."""
         group, _, option = name.partition(".")
-        if group not in self.said.groups:
+        if group not in self.loaded.groups:
             found = getattr(self, group)
             return getattr(found, option) if option else found
-        if name in self.said.values:
-            return self.said.values[name]
-        fields = fields_of(self.said.groups[group]())
+        if name in self.loaded.values:
+            return self.loaded.values[name]
+        fields = fields_of(self.loaded.groups[group]())
         return next(field.default for field in fields if field.name == option)
 
     def leaves(self) -> Iterator[Leaf]:
         """All settings, in the order of the tree."""
-        return leaves(self.said.groups)
+        return leaves(self.loaded.groups)
 
     def origin(self, name: str) -> Origin:
         """The source of a setting's value."""
-        return self.said.origins.get(name, Origin("default", ""))
+        return self.loaded.origins.get(name, Origin("default", ""))
 
     def signing_with(self, secrets: tuple[str, ...]) -> Settings:
         """The same settings, with these secrets for signing outgoing calls."""
@@ -242,8 +242,8 @@ def load(
         sources.refuse_unknown(list(leaves(mentioned)), lambda: leaves(groups))
     handed = [leaf for name, kind in mentioned.items() for leaf in leaves_of(kind(), name)]
     values = {leaf.name: value for leaf in handed if (value := sources.value(leaf)) is not UNSAID}
-    said = _Said(groups, values, sources.origins)
-    return _settings(core, said)
+    loaded = _LoadedGroups(groups, values, sources.origins)
+    return _settings(core, loaded)
 
 
 def load_core() -> Settings:
@@ -251,12 +251,12 @@ def load_core() -> Settings:
     applications. Raises InvalidOption.
     """
     sources = SettingSources({}, find_file(None))
-    return _settings(_core(sources, Core), _Said({}, {}, sources.origins))
+    return _settings(_core(sources, Core), _LoadedGroups({}, {}, sources.origins))
 
 
-def _settings(core: Core, said: _Said) -> Settings:
+def _settings(core: Core, loaded: _LoadedGroups) -> Settings:
     settings = Settings(
-        **{field.name: getattr(core, field.name) for field in fields_of(Core)}, said=said
+        **{field.name: getattr(core, field.name) for field in fields_of(Core)}, loaded=loaded
     )
     parse_url(settings.server)
     return settings

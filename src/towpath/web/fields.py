@@ -187,7 +187,7 @@ ScheduleName = Annotated[
 # ── payloads, results and notes: bytes in Redis, JSON or base64 over HTTP ────────────────
 
 
-def shown(name: str, data: bytes) -> dict[str, Any]:
+def json_field(name: str, data: bytes) -> dict[str, Any]:
     """A field with the bytes as JSON, or in base64 if they are not JSON."""
     if not data:
         return {}
@@ -206,7 +206,7 @@ def from_base64(name: str, text: str) -> bytes:
         raise InvalidOption(name, "…", rule="must be base64") from error
 
 
-def note(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """A JSON value as the bytes that are stored."""
     return msgspec.json.encode(value)
 

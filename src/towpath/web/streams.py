@@ -40,7 +40,7 @@ async def stream(events: AsyncGenerator[Chunk], request: Request) -> EventSource
     many streams are open.
     """
     try:
-        return _Counted(events, _open_requests(request).open(request, OpenKind.STREAM))
+        return _CountedStream(events, _open_requests(request).open(request, OpenKind.STREAM))
     except Refused:
         await events.aclose()
         raise
@@ -57,7 +57,7 @@ def _open_requests(request: Request) -> OpenRequests:
     return request.app.state.open_requests
 
 
-class _Counted(EventSourceResponse):
+class _CountedStream(EventSourceResponse):
     """A response that counts as an open stream until it ends, and always ends with a last chunk."""
 
     def __init__(self, events: AsyncGenerator[Chunk], hold: Hold) -> None:
@@ -67,7 +67,7 @@ class _Counted(EventSourceResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun, open_ended = False, True
 
-        async def noted(message: Message) -> None:
+        async def note_message(message: Message) -> None:
             nonlocal begun, open_ended
             begun, open_ended = True, message.get("more_body", open_ended)
             await send(message)
@@ -76,7 +76,7 @@ class _Counted(EventSourceResponse):
         try:
             async with until:
                 self._hold.on_end(lambda: until.reschedule(loop.time()))
-                await super().__call__(scope, receive, noted)
+                await super().__call__(scope, receive, note_message)
         except TimeoutError:
             if not until.expired():
                 raise
@@ -87,17 +87,17 @@ class _Counted(EventSourceResponse):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def begun(events: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
+async def start_stream(events: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
     """Returns *events* once the first of them is there: from then on the client misses nothing."""
     first = await anext(events)
 
-    async def all_of_them() -> AsyncGenerator[Chunk]:
+    async def all_chunks() -> AsyncGenerator[Chunk]:
         async with aclosing(events):
             yield first
             async for event in events:
                 yield event
 
-    return all_of_them()
+    return all_chunks()
 
 
 # ── the events of a queue ────────────────────────────────────────────────────────────────

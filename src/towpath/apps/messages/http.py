@@ -33,7 +33,7 @@ from towpath.web.audit import audited
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute, DirectRoute
 from towpath.web.dependencies import checked, service
-from towpath.web.fields import Answer, Body, Json, alike, answer_from, decoded, example, shown
+from towpath.web.fields import Answer, Body, Json, alike, answer_from, decoded, example, json_field
 from towpath.web.problems import RETRY_AFTER_S, Refused, documented, status_of
 from towpath.web.streams import Chunk, stream
 
@@ -158,8 +158,8 @@ class MessageOut(Answer):
         return cls(
             estimated_wait=view.estimate.total_seconds() if view.estimate is not None else None,
             **alike(cls, view, but=_SHOWN_OTHERWISE),
-            **shown("progress", view.progress or b""),
-            **shown("answer", view.answer or b""),
+            **json_field("progress", view.progress or b""),
+            **json_field("answer", view.answer or b""),
         )
 
 

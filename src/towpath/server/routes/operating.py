@@ -250,7 +250,7 @@ class NewKeyOut(KeyOut):
     """The secret; it is shown only once."""
 
     @classmethod
-    def made(cls, made: NewKey) -> NewKeyOut:
+    def of_new(cls, made: NewKey) -> NewKeyOut:
         info = KeyOut.model_validate(made.info).model_dump()
         return cls(**info, secret=made.secret.get_secret_value())
 
@@ -285,7 +285,7 @@ async def make_key(body: KeyIn, request: Request, key: CanAdmin) -> NewKeyOut:
         owner=body.owner,
         expires_at=body.expires_at,
     )
-    return NewKeyOut.made(made)
+    return NewKeyOut.of_new(made)
 
 
 class RotateIn(Body):
@@ -315,7 +315,7 @@ async def rotate_key(id: str, body: RotateIn, request: Request, key: CanAdmin) -
         raise Refused(404, error.code, str(error), remedy=error.remedy) from error
     except KeyEnded as error:
         raise Refused(409, error.code, str(error), remedy=error.remedy) from error
-    return NewKeyOut.made(made)
+    return NewKeyOut.of_new(made)
 
 
 @router.delete("/keys/{id}", response_model=KeyOut, responses=documented(404))

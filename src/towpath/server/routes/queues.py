@@ -39,11 +39,11 @@ from towpath.web.fields import (
 )
 from towpath.web.problems import documented
 from towpath.web.streams import (
-    begun,
     check_last_id,
     queue_events,
     refuse_if_full,
     refuse_if_many,
+    start_stream,
     stream,
 )
 
@@ -495,5 +495,5 @@ async def events(
     await engine.events.require(name)
     refuse_if_full(request)
     refuse_if_many(engine, name)
-    chunks = await begun(queue_events(engine, name, last_event_id))
+    chunks = await start_stream(queue_events(engine, name, last_event_id))
     return await stream(chunks, request)

@@ -38,7 +38,7 @@ from towpath.web.fields import (
     Seconds,
     answer_from,
     example,
-    shown,
+    json_field,
 )
 from towpath.web.problems import documented
 
@@ -216,7 +216,7 @@ class ScheduleOut(with_job_attributes(_ScheduleHead)):
             keep=options.get("keep"),
             **_rhythm(info.when),
             **job_attributes(attributes),
-            **shown("payload", info.payload or b""),
+            **json_field("payload", info.payload or b""),
         )
 
 

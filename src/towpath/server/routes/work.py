@@ -25,7 +25,7 @@ from towpath.web.audit import audited
 from towpath.web.auth import CanWork
 from towpath.web.bodies import BodyRoute
 from towpath.web.dependencies import ClaimRequest, Named, Repeatable, TheEngine, ThePoll
-from towpath.web.fields import Id, Queue, note
+from towpath.web.fields import Id, Queue, encode_json
 from towpath.web.problems import documented
 
 router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["work"], route_class=BodyRoute)
@@ -71,7 +71,7 @@ async def renew(queue: Queue, id: Id, body: RenewIn, engine: TheEngine, _: CanWo
     """Extend the lease by `lease` seconds from now; 409 once another worker has the job."""
     lease = _lease(queue, id, body.token)
     if body.progress is not None:
-        await engine.progress(lease, note(body.progress))
+        await engine.progress(lease, encode_json(body.progress))
     renewed = await engine.renew(lease, seconds(body.lease))
     return RenewedOut.model_validate(renewed)
 
@@ -82,7 +82,7 @@ async def complete(
     queue: Queue, id: Id, body: CompleteIn, engine: TheEngine, named: Named, _: CanWork
 ) -> StateOut:
     """Complete the job; `result` is kept as long as the job. A job can be completed only once."""
-    result = note(body.result) if body.result is not None else b""
+    result = encode_json(body.result) if body.result is not None else b""
     lease = _lease(queue, id, body.token)
     await engine.complete(lease, result, call=_call(named, "complete", lease))
     return StateOut(id=id, state=State.DONE)
