@@ -41,11 +41,11 @@ SPAN_MS = 8_000 + TIMERS * 10
 """Over how long they fall due."""
 FAULTS = 6 + TIMERS // 100
 HANGS = 120 + TIMERS / 10
-"""Seconds: who takes longer than that hangs, however busy the machine is."""
+"""Seconds after which a wait counts as hanging, however busy the machine is."""
 BATCH = 20
 HOUR_MS = 3_600_000
 FROZEN_MS = 20_000
-"""So long at most: past the 15 s of a lease."""
+"""How long a process is frozen at most: longer than the 15 s of a lease."""
 SLACK_MS = 25_000
 """For how long after the end of a fault its consequences last: leases that end (15 s), calls that
 were under way, and all at once what has waited meanwhile."""

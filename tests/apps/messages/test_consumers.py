@@ -38,7 +38,7 @@ SOON = seconds(HANGS)
 
 @pytest.fixture
 def clock() -> ServerClock:
-    """As workers have it."""
+    """The clock of Redis, which workers use."""
     return ServerClock()
 
 
@@ -57,7 +57,7 @@ async def pushing(
 
 @asynccontextmanager
 async def calling_back(server: EmbeddedServer, engine: Engine) -> AsyncGenerator[Messages]:
-    """Messages that are pulled, and a worker that delivers their answers, here too."""
+    """Messages that consumers claim, and a worker that delivers the answers."""
     options = MessagesOptions(secrets=(SECRET,), allow=("127.0.0.0/8",))
     async with (
         MessageAdapters(options) as outgoing,
@@ -97,7 +97,7 @@ async def answer(engine: Engine, result: bytes) -> None:
 
 
 class TestPushing:
-    async def test_sends_the_message_signed_and_keeps_what_comes_back(
+    async def test_sends_the_message_signed_and_stores_the_answer(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver
     ) -> None:
         receiver.answer = http(body=b'{"text":"hi ann"}')
@@ -126,14 +126,14 @@ class TestPushing:
         ("body", "kept"),
         [(b"", b"null"), (b"hi", b'"hi"'), (b'"hi"', b'"hi"'), (b"\xff", '"�"'.encode())],
     )
-    async def test_an_answer_is_always_json(
+    async def test_stores_every_answer_as_json(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver, body: bytes, kept: bytes
     ) -> None:
         receiver.answer = http(body=body)
         async with pushing(server, engine, receiver) as messages:
             assert (await ended(engine, await send(messages))).result == kept
 
-    async def test_order_per_user_survives_a_worker_that_fails(
+    async def test_keeps_the_order_per_user_when_the_worker_fails(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver
     ) -> None:
         """The message is tried again before the next one of its user is sent."""
@@ -199,7 +199,7 @@ class TestCallingBack:
         }
 
     @pytest.mark.parametrize("end", ["failed", "cancelled"])
-    async def test_reports_other_ends_too(
+    async def test_delivers_failed_and_cancelled_messages_too(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver, end: str
     ) -> None:
         async with calling_back(server, engine) as messages:
@@ -229,7 +229,7 @@ class TestCallingBack:
         assert len(receiver.requests) >= 2
 
     @pytest.mark.parametrize("status", ["410 Gone", "302 Found"])
-    async def test_gives_up_on_a_receiver_that_will_never_take_it(
+    async def test_gives_up_when_the_receiver_refuses_for_good(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver, status: str
     ) -> None:
         receiver.answer = http(status, headers=(("Location", receiver.url(path="/other")),))
@@ -241,10 +241,10 @@ class TestCallingBack:
         assert status[:3] in str(job.reason)
         assert len(receiver.requests) == 1
 
-    async def test_a_name_that_leads_to_a_private_address_is_dead_and_visible(
+    async def test_is_dead_if_the_host_resolves_to_a_private_address(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver
     ) -> None:
-        """What only the resolver can tell is refused when the call is made."""
+        """The address is known, and refused, only when the call is made."""
         options = MessagesOptions(secrets=(SECRET,))
         outgoing = MessageAdapters(options, resolve=answering("127.0.0.1"))
         async with outgoing, delivering(server, engine, options, outgoing) as messages:
@@ -262,10 +262,10 @@ class TestCallingBack:
 
 
 class TestTheSentry:
-    async def test_sees_to_the_answer_though_the_server_died(
+    async def test_submits_the_delivery_after_the_server_died(
         self, server: EmbeddedServer, receiver: Receiver
     ) -> None:
-        """Nobody is left who watched the message; its sentry is in the store."""
+        """No process watches the message any more; its sentry is in Redis."""
         clock = ManualClock()
         options = MessagesOptions(secrets=(SECRET,), allow=("127.0.0.0/8",))
         async with Engine(server.url, clock=clock) as engine:
@@ -281,7 +281,7 @@ class TestTheSentry:
                     assert (await delivered(engine, sent)).state is State.DONE
         assert len(receiver.requests) == 1
 
-    async def test_looks_again_later_while_the_message_waits(
+    async def test_checks_again_later_while_the_message_waits(
         self, server: EmbeddedServer, engine: Engine
     ) -> None:
         async with calling_back(server, engine) as messages:
@@ -301,7 +301,7 @@ class TestTheSentry:
             job = await engine.inspect.job(job_ref(CALLBACKS, look))
             assert (job.state, job.attempts) == (State.DELAYED, 0)
 
-    async def test_is_cancelled_when_the_answer_comes_first(
+    async def test_is_cancelled_when_the_delivery_is_submitted_first(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver
     ) -> None:
         async with calling_back(server, engine) as messages:
@@ -311,7 +311,7 @@ class TestTheSentry:
             await answer(engine, b'"hi"')
             assert (await engine.events.ended(sentry, within=SOON)).state is State.CANCELLED
 
-    async def test_a_delivery_whose_id_is_occupied_happens(
+    async def test_replaces_another_job_under_the_id_of_the_delivery(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver
     ) -> None:
         async with calling_back(server, engine) as messages:
@@ -321,7 +321,7 @@ class TestTheSentry:
             await delivered(engine, sent)
         assert len(receiver.requests) == 1
 
-    async def test_a_delivery_asked_for_twice_happens_once(
+    async def test_and_the_delivery_have_no_effect_when_they_are_submitted_again(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver
     ) -> None:
         async with calling_back(server, engine) as messages:
@@ -335,7 +335,7 @@ class TestTheSentry:
 
 
 class TestARawJob:
-    """What somebody put into the queues past `POST /api/v1/message`."""
+    """Jobs that were submitted to the queues without `POST /api/v1/message`."""
 
     @pytest.mark.parametrize(
         "payload",
@@ -346,7 +346,7 @@ class TestARawJob:
             b'{"callback_url":"%s","user_id":{},"org_id":"o","message":"m","client_id":"c"}',
         ],
     )
-    async def test_that_is_no_message_is_not_called_back_for(
+    async def test_that_is_no_message_gets_no_callback(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver, payload: bytes
     ) -> None:
         async with calling_back(server, engine) as messages:
@@ -359,7 +359,7 @@ class TestARawJob:
         assert job.state is State.DEAD
         assert receiver.connections == 0
 
-    async def test_is_called_back_for_with_the_fields_of_a_message_only(
+    async def test_gets_a_callback_with_the_fields_of_a_message_only(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver
     ) -> None:
         said = {"user_id": "ann", "org_id": "acme", "message": "hello", "client_id": "web"}
@@ -376,7 +376,7 @@ class TestARawJob:
         assert body["data"].keys() == {"message_id", "user_id", "org_id", "client_id", "answer"}
 
     @pytest.mark.parametrize("handler", ["sentry", "delivery"])
-    async def test_of_callbacks_sends_no_answer_a_second_time(
+    async def test_in_the_queue_of_callbacks_sends_no_answer_again(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver, handler: str
     ) -> None:
         async with calling_back(server, engine) as messages:

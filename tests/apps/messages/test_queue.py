@@ -23,8 +23,8 @@ async def enqueue(queue: MessageQueue, user_id: str, *ids: str) -> list[int]:
     return [await queue.enqueue(user_id, id, f'{{"order":"{id}"}}') for id in ids]
 
 
-class TestTheDocumentsOwnLifecycle:
-    async def test_runs_as_it_is_written_there(self, queue: MessageQueue) -> None:
+class TestTheLifecycleOfTheDocumentation:
+    async def test_runs_as_documented(self, queue: MessageQueue) -> None:
         assert await enqueue(queue, "user1", "msg1", "msg2") == [1, 2]
         assert await queue.get_queue_length("user1") == 2
 
@@ -41,8 +41,10 @@ class TestTheDocumentsOwnLifecycle:
 
 
 class TestEnqueueing:
-    async def test_answers_the_position_among_those_that_wait(self, queue: MessageQueue) -> None:
-        """The message in process is not one of them."""
+    async def test_returns_the_position_among_the_waiting_messages(
+        self, queue: MessageQueue
+    ) -> None:
+        """The message that is being processed does not count."""
         assert await enqueue(queue, "ann", "a", "b") == [1, 2]
         await queue.dequeue("ann")
         assert await enqueue(queue, "ann", "c") == [2]
@@ -58,7 +60,7 @@ class TestEnqueueing:
             await queue.enqueue("ann", "a", "other")
 
     @pytest.mark.parametrize("user_id", ["", "x" * 513, "é" * 257, "a\nb", "a\x00", "\ud800"])
-    async def test_refuses_a_user_that_none_can_be(self, queue: MessageQueue, user_id: str) -> None:
+    async def test_refuses_an_invalid_user_id(self, queue: MessageQueue, user_id: str) -> None:
         with pytest.raises(InvalidName, match="user_id"):
             await queue.enqueue(user_id, "a", "hello")
         assert await queue.load() == MessagesLoad(0, 0)
@@ -69,7 +71,9 @@ class TestDequeueing:
         assert await queue.dequeue("nobody") is None
         assert await queue.user("nobody") == waiting(0)
 
-    async def test_gives_nothing_while_one_is_in_process(self, queue: MessageQueue) -> None:
+    async def test_returns_none_while_the_user_has_a_message_in_process(
+        self, queue: MessageQueue
+    ) -> None:
         await enqueue(queue, "ann", "a", "b")
         assert await queue.dequeue("ann") is not None
         assert await queue.dequeue("ann") is None
@@ -97,7 +101,7 @@ class TestDequeueing:
 
 
 class TestCompleting:
-    async def test_is_refused_once_the_message_is_in_other_hands(
+    async def test_is_refused_once_another_consumer_has_the_message(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         stalled, current = MessageQueue(engine), MessageQueue(engine)
@@ -110,7 +114,9 @@ class TestCompleting:
             await stalled.mark_complete("ann", "a")
         assert await current.get_current_message_id("ann") == "a"
 
-    async def test_is_refused_where_the_message_was_not_dequeued(self, engine: Engine) -> None:
+    async def test_is_refused_in_a_process_that_did_not_dequeue_the_message(
+        self, engine: Engine
+    ) -> None:
         queue = MessageQueue(engine)
         await enqueue(queue, "ann", "a")
         await queue.dequeue("ann")
@@ -129,7 +135,7 @@ class TestCompleting:
 
 
 class TestCounting:
-    async def test_tells_how_many_users_wait_and_how_many_messages_are_in_process(
+    async def test_returns_the_users_that_wait_and_the_messages_in_process(
         self, queue: MessageQueue
     ) -> None:
         await enqueue(queue, "ann", "a1", "a2")
@@ -142,14 +148,14 @@ class TestCounting:
         assert await queue.get_processing_count() == 1
         assert await queue.get_active_queue_count() == 1
 
-    async def test_a_user_whose_only_message_is_in_process_does_not_wait(
+    async def test_leaves_out_a_user_whose_only_message_is_in_process(
         self, queue: MessageQueue
     ) -> None:
         await enqueue(queue, "ann", "a")
         await queue.dequeue("ann")
         assert await queue.load() == MessagesLoad(0, 1)
 
-    async def test_a_store_that_is_away_does_not_answer(self) -> None:
+    async def test_ping_is_false_while_redis_is_away(self) -> None:
         with EmbeddedServer() as server:
             limits = Limits(answer=seconds(0.2), give_up=seconds(0.2))
             engine = Engine(server.url, limits=limits)
@@ -159,8 +165,8 @@ class TestCounting:
 
 
 class TestTheOptionsOfTheQueue:
-    async def test_are_ours_though_somebody_claimed_first(self, queue: MessageQueue) -> None:
-        """Else answers would be gone at once."""
+    async def test_are_set_even_if_a_claim_created_the_queue(self, queue: MessageQueue) -> None:
+        """With other options, answers would be deleted at once."""
         await queue.engine.claim(MESSAGES, worker="early", lease=seconds(1))
         await enqueue(queue, "ann", "a")
         assert await queue.engine.queues.options(MESSAGES) == MESSAGE_OPTIONS
@@ -173,10 +179,10 @@ class TestTheOptionsOfTheQueue:
         assert stored == replace(MESSAGE_OPTIONS, keep=hours(2), max_length=10)
 
 
-async def test_order_per_user_is_exact_though_consumers_crash(
+async def test_order_per_user_is_exact_when_consumers_crash(
     engine: Engine, clock: ManualClock
 ) -> None:
-    """20 users, 10 messages each, 8 consumers of which some fall silent: none lost, none twice."""
+    """20 users, 10 messages each, 8 consumers, of which some stop without completing."""
     queue, chance = MessageQueue(engine), random.Random(5)
     await engine.queues.configure(
         MESSAGES, QueueOptions(max_attempts=1000, max_deaths=1000, keep=hours(1))

@@ -108,8 +108,8 @@ class TestSending:
                 await send(unsigned, callback_url=PUBLIC)
 
 
-class TestLooking:
-    async def test_follows_a_message_through_its_life(
+class TestReadingAMessage:
+    async def test_shows_each_state_from_queued_to_answered(
         self, messages: Messages, engine: Engine
     ) -> None:
         first, second = await send(messages), await send(messages)
@@ -165,7 +165,7 @@ async def state_of(watched: AsyncIterator[MessageView]) -> tuple[str, int]:
 
 
 class TestWatching:
-    async def test_tells_the_position_as_it_moves_then_the_answer(
+    async def test_yields_each_position_and_then_the_answer(
         self, messages: Messages, engine: Engine
     ) -> None:
         sent = [await send(messages) for _ in range(3)]
@@ -187,10 +187,10 @@ class TestWatching:
             assert (await anext(watched)).answer == b'"hi"'
             assert [view async for view in watched] == []
 
-    async def test_tells_every_move_of_one_who_is_far_behind(
+    async def test_yields_every_position_of_a_message_that_is_far_behind(
         self, messages: Messages, engine: Engine
     ) -> None:
-        """Further than those ahead are watched one by one."""
+        """More messages are ahead of it than are watched one by one."""
         last = [await send(messages) for _ in range(130)][-1]
         watched = messages.watch(last.message_id)
         for place in range(129, 0, -1):
@@ -256,8 +256,10 @@ def readers(server: EmbeddedServer) -> int:
     return clients.count(b"cmd=xread ")
 
 
-async def test_a_message_is_a_job_that_names_its_user(messages: Messages, engine: Engine) -> None:
-    """Whoever pulls over the queue's own API sees who sent it."""
+async def test_the_job_of_a_message_has_its_user_as_lane_and_its_fields_as_payload(
+    messages: Messages, engine: Engine
+) -> None:
+    """A consumer that claims over the API of queues sees who sent it."""
     sent = await send(messages, metadata={"thread": 7})
     job = await engine.inspect.job(message_ref(sent.message_id))
     assert job.lane == "ann"
@@ -267,13 +269,13 @@ async def test_a_message_is_a_job_that_names_its_user(messages: Messages, engine
     )
 
 
-class TestTheProcessThatTookAMessageIn:
+class TestTheServerThatAcceptedAMessage:
     """It submits the delivery as soon as the message ends."""
 
-    async def test_submits_no_delivery_for_a_message_that_is_open(
+    async def test_submits_no_delivery_for_an_open_message_after_a_loss_of_events(
         self, messages: Messages, engine: Engine, server: EmbeddedServer
     ) -> None:
-        """After a loss of events every message may have ended: it looks which ones have."""
+        """After a loss of events, any message may have ended: the server reads which ones have."""
         first = await send(messages, "ann", callback_url=PUBLIC)
         second = await send(messages, "ben", callback_url=PUBLIC)
         lease = await claim(engine)
@@ -285,7 +287,7 @@ class TestTheProcessThatTookAMessageIn:
         await engine.complete(await claim(engine), b'"ho"')
         await eventually_async(partial(is_submitted, engine, still_open.message_id))
 
-    async def test_leaves_messages_to_their_sentries_without_events(
+    async def test_leaves_deliveries_to_the_sentries_if_the_queue_has_no_events(
         self, messages: Messages, engine: Engine
     ) -> None:
         await send(messages, "ann", callback_url=PUBLIC)
@@ -298,7 +300,7 @@ class TestTheProcessThatTookAMessageIn:
         await engine.complete(await claim(engine), b'"hi"')
         await eventually_async(partial(is_submitted, engine, last.message_id))
 
-    async def test_still_tells_the_answer_when_the_queue_writes_no_events_anymore(
+    async def test_still_yields_the_answer_after_the_queue_stopped_its_events(
         self, messages: Messages, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(service, "_READ_EVERY", milliseconds(20))
@@ -313,7 +315,7 @@ class TestTheProcessThatTookAMessageIn:
 
 
 def lose_events(server: EmbeddedServer) -> None:
-    """As in a fail-over: the stream is gone, and so is every connection."""
+    """Delete the stream and close all connections, as in a fail-over."""
     server.ask("DEL", keys_of(MESSAGES).events)
     server.ask("CLIENT", "KILL", "TYPE", "normal")
 

@@ -20,7 +20,7 @@ def timers(engine: Engine) -> TimerService:
 
 @pytest.fixture
 def timer_options() -> TimersOptions:
-    """What `app` is made with."""
+    """The options of timers of `app`."""
     return OPTIONS
 
 
@@ -36,6 +36,6 @@ async def app(
 
 @pytest.fixture
 async def api(app: FastAPI) -> AsyncIterator[InstancesApi]:
-    """Its paths of instances, with a key."""
+    """The API of instances of `app`, with a key."""
     async with with_key(app, "work", "read") as api:
         yield api

@@ -26,7 +26,7 @@ def scheduling_on(url: str, ledger: Ledger, options: TimersOptions = OPTIONS) ->
 
 
 class InstancesApi:
-    """The paths of instances, with a key."""
+    """The API of instances, with a key."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client
@@ -68,5 +68,5 @@ __all__ = ["OPTIONS", "SECRET", "InstancesApi", "altered", "scheduling_on", "sta
 
 
 async def sample(app: FastAPI, name: str, **labels: str) -> float | None:
-    """What a scrape of *app* says. Gauges are read on the event loop, which runs on meanwhile."""
+    """Returns a sample from a scrape of *app*. Gauges are read on its event loop, so not in it."""
     return await asyncio.to_thread(app.state.metrics.registry.get_sample_value, name, labels)

@@ -50,12 +50,12 @@ WRONG: list[dict[str, Any]] = [
     {"delay": 1, "taskId": "a", "task_id": "b"},
     {"delay": 1, "other": 1},
 ]
-"""Timers that nobody can have meant."""
+"""Bodies of timers that are refused."""
 
 
 @pytest.fixture
 def clock() -> ServerClock:
-    """The one that the server goes by."""
+    """The clock of Redis, which the server uses."""
     return ServerClock()
 
 
@@ -97,31 +97,37 @@ class TestSubmittingATimer:
         seen = (await client.get(at("order.timeout", "order-7"))).json()
         assert (seen["params"], seen["due"]) == ({"order": 7}, made["due"])
 
-    async def test_says_where_it_can_be_looked_at(self, client: httpx.AsyncClient) -> None:
+    async def test_answers_with_the_location_of_the_timer(self, client: httpx.AsyncClient) -> None:
         body = {"task_type": "取消/订单", "task_id": "a b", "app": "shop", "delay": 60}
         answer = await client.post(ROOT, json=body)
         assert answer.headers["location"] == at("取消/订单", "a b", "shop")
         assert (await client.get(answer.headers["location"])).json()["task_id"] == "a b"
 
-    async def test_takes_the_delay_queue_s_spelling(self, client: httpx.AsyncClient) -> None:
+    async def test_accepts_the_field_names_of_the_delay_queue(
+        self, client: httpx.AsyncClient
+    ) -> None:
         ms = wall_ms() + 60_000
         body = {"taskId": "1", "taskType": "t", "delayTime": ms * 1000, "params": '{"a": 1}'}
         made = (await client.post(ROOT, json=body)).json()
         assert (made["task_id"], made["task_type"], made["delay_time"]) == ("1", "t", ms)
         assert (await client.get(at("t", "1"))).json()["params"] == '{"a": 1}'
 
-    async def test_the_same_again_is_200_with_its_state(self, client: httpx.AsyncClient) -> None:
+    async def test_answers_200_with_its_state_if_the_same_timer_exists(
+        self, client: httpx.AsyncClient
+    ) -> None:
         made = await post(client, task_id="x", delay=60, params=[1])
         again = await post(client, 200, task_id="x", delay=60, params=[1])
         assert (again["existed"], again["state"], again["due"]) == (True, "delayed", made["due"])
 
-    async def test_other_content_is_409_timer_differs(self, client: httpx.AsyncClient) -> None:
+    async def test_answers_409_timer_differs_for_other_content_under_its_id(
+        self, client: httpx.AsyncClient
+    ) -> None:
         await post(client, task_id="x", delay=60, params=[1])
         for other in ({"delay": 61, "params": [1]}, {"delay": 60, "params": [2]}):
             body = {"task_type": "order.timeout", "task_id": "x", **other}
             assert code(await client.post(ROOT, json=body)) == (409, "timer-differs")
 
-    async def test_one_that_has_ended_is_409_timer_ended(
+    async def test_answers_409_timer_ended_if_the_timer_has_ended(
         self, client: httpx.AsyncClient, engine: Engine
     ) -> None:
         await post(client, task_id="x", delay=0)
@@ -132,7 +138,7 @@ class TestSubmittingATimer:
         )
         assert code(answer) == (409, "timer-ended")
 
-    async def test_a_type_is_any_text(self, client: httpx.AsyncClient) -> None:
+    async def test_accepts_any_text_as_a_type(self, client: httpx.AsyncClient) -> None:
         for task_type, app in [(name, app) for name in ODD for app in (None, name)]:
             body = {"task_type": task_type, "task_id": "a/b %", "app": app, "delay": 60}
             assert (await client.post(ROOT, json=body)).status_code == 201, task_type
@@ -142,12 +148,12 @@ class TestSubmittingATimer:
             cancelled = await client.post(at(task_type, "a/b %", app, "/cancel"))
             assert cancelled.json()["state"] == "cancelled"
 
-    async def test_delete_cancels_too(self, client: httpx.AsyncClient) -> None:
-        """So it was published first; `cancel` is the word by now."""
+    async def test_delete_cancels_a_timer_like_cancel(self, client: httpx.AsyncClient) -> None:
+        """DELETE was published first; `cancel` is documented now."""
         await post(client, task_type="t", task_id="x", delay=60)
         assert (await client.delete(at("t", "x"))).json()["state"] == "cancelled"
 
-    async def test_what_can_t_be_right_is_422_and_nothing_is_stored(
+    async def test_answers_422_for_invalid_fields_and_stores_nothing(
         self, client: httpx.AsyncClient, engine: Engine
     ) -> None:
         for body in WRONG:
@@ -155,25 +161,29 @@ class TestSubmittingATimer:
             assert answer.status_code == 422, (body, answer.text)
         assert [name for name in await engine.queues.list() if name.startswith(PREFIX)] == []
 
-    async def test_nan_is_no_json(self, client: httpx.AsyncClient) -> None:
+    async def test_refuses_nan_as_it_is_not_json(self, client: httpx.AsyncClient) -> None:
         text = b'{"task_type": "t", "delay": NaN}'
         answer = await client.post(ROOT, content=text, headers={"content-type": "application/json"})
         assert answer.status_code in (400, 422)
 
-    async def test_params_that_are_too_large_are_413(self, client: httpx.AsyncClient) -> None:
+    async def test_answers_413_for_params_that_are_too_large(
+        self, client: httpx.AsyncClient
+    ) -> None:
         answer = await client.post(
             ROOT, json={"task_type": "t", "delay": 1, "params": "x" * 1_100_000}
         )
         assert code(answer) == (413, "payload-too-large")
 
-    async def test_a_time_that_is_past_is_now(self, client: httpx.AsyncClient) -> None:
+    async def test_takes_a_past_time_as_now(self, client: httpx.AsyncClient) -> None:
         pasts: list[dict[str, Any]] = [{"due": "2001-09-10T00:00:00Z"}, {"delay_time": 10**12}]
         for past in pasts:
             assert (await post(client, **past))["state"] == "ready"
 
 
 class TestSubmittingManyTimers:
-    async def test_answers_each_by_itself(self, client: httpx.AsyncClient, engine: Engine) -> None:
+    async def test_answers_each_timer_by_itself(
+        self, client: httpx.AsyncClient, engine: Engine
+    ) -> None:
         await post(client, task_id="there", delay=60)
         bodies: list[Any] = [
             {"task_type": "order.timeout", "task_id": "new", "delay": 60},
@@ -198,14 +208,16 @@ class TestSubmittingManyTimers:
         assert (await engine.inspect.counts("timers.order.timeout")).delayed == 2
         assert (await engine.inspect.counts("timers.other")).delayed == 1
 
-    async def test_is_422_for_none_and_for_too_many(self, client: httpx.AsyncClient) -> None:
+    async def test_answers_422_for_an_empty_list_and_for_too_many(
+        self, client: httpx.AsyncClient
+    ) -> None:
         for many in (0, 501):
             bodies = [{"task_type": "t", "delay": 1}] * many
             assert (await client.post(ROOT, json=bodies)).status_code == 422
 
 
 class TestRepeating:
-    async def test_the_same_idempotency_key_is_the_same_timer(
+    async def test_with_the_same_idempotency_key_gives_the_same_timer(
         self, client: httpx.AsyncClient, engine: Engine
     ) -> None:
         named = {"Idempotency-Key": "k1"}
@@ -221,7 +233,7 @@ class TestRepeating:
 
 
 class TestSettingATimer:
-    async def test_is_201_for_a_new_one_and_200_for_an_existing_one(
+    async def test_answers_201_for_a_new_timer_and_200_for_a_replaced_one(
         self, client: httpx.AsyncClient
     ) -> None:
         path = at("t", "x")
@@ -230,13 +242,13 @@ class TestSettingATimer:
         assert (replaced.status_code, replaced.json()["existed"]) == (200, True)
         assert (await client.get(path)).json()["params"] == 2
 
-    async def test_creates_a_cancelled_one_anew(self, client: httpx.AsyncClient) -> None:
+    async def test_creates_a_cancelled_timer_again(self, client: httpx.AsyncClient) -> None:
         await post(client, task_type="t", task_id="x", delay=60)
         await client.post(at("t", "x", more="/cancel"))
         assert (await client.put(at("t", "x"), json={"delay": 60})).status_code == 201
         assert (await client.get(at("t", "x"))).json()["state"] == "delayed"
 
-    async def test_is_409_timer_running_while_it_runs(
+    async def test_answers_409_timer_running_while_it_runs(
         self, client: httpx.AsyncClient, engine: Engine
     ) -> None:
         await post(client, task_type="t", task_id="x", delay=0)
@@ -247,7 +259,9 @@ class TestSettingATimer:
         ):
             assert code(answer) == (409, "timer-running")
 
-    async def test_is_422_if_the_body_contradicts_the_path(self, client: httpx.AsyncClient) -> None:
+    async def test_answers_422_if_the_body_contradicts_the_path(
+        self, client: httpx.AsyncClient
+    ) -> None:
         same = {"taskType": "t", "taskId": "x", "delay": 60}
         assert (await client.put(at("t", "x"), json=same)).status_code == 201
         for other in ({"task_id": "y"}, {"task_type": "u"}, {"app": "other"}):
@@ -271,7 +285,7 @@ class TestMovingOrCancellingATimer:
         for body in ({}, {"delay": -1}, {"delay_time": 17}, {"params": 1}):
             assert (await client.patch(at("t", "x"), json=body)).status_code == 422, body
 
-    async def test_is_404_for_an_unknown_one(self, client: httpx.AsyncClient) -> None:
+    async def test_answers_404_for_an_unknown_timer(self, client: httpx.AsyncClient) -> None:
         await post(client, task_type="t", task_id="x", delay=60)
         for who in (("t", "y"), ("u", "x"), ("t", "x", "shop")):
             path = at(*who)
@@ -280,7 +294,9 @@ class TestMovingOrCancellingATimer:
             cancelled = await client.post(at(*who, more="/cancel"))
             assert code(cancelled) == (404, "timer-not-found")
 
-    async def test_is_409_for_an_ended_one(self, client: httpx.AsyncClient, engine: Engine) -> None:
+    async def test_answers_409_for_an_ended_timer(
+        self, client: httpx.AsyncClient, engine: Engine
+    ) -> None:
         await post(client, task_type="t", task_id="x", delay=0)
         [lease] = await engine.claim("timers.t", worker="w", lease=seconds(30))
         await engine.complete(lease)
@@ -289,8 +305,8 @@ class TestMovingOrCancellingATimer:
         assert code(answer) == (409, "timer-ended")
 
 
-class TestLooking:
-    async def test_lists_in_pages(self, client: httpx.AsyncClient) -> None:
+class TestReading:
+    async def test_lists_timers_in_pages(self, client: httpx.AsyncClient) -> None:
         for number in range(5):
             await post(client, task_type="t", task_id=str(number), delay=60 + number)
         await post(client, task_type="u", task_id="u", delay=60)
@@ -305,7 +321,7 @@ class TestLooking:
                 break
         assert found == ["0", "1", "2", "3", "4"]
 
-    async def test_lists_by_state_and_time(self, client: httpx.AsyncClient) -> None:
+    async def test_lists_timers_by_state_and_time(self, client: httpx.AsyncClient) -> None:
         await post(client, task_type="t", task_id="a", due="2040-01-01T00:00:00Z")
         await post(client, task_type="t", task_id="b", due="2040-01-02T00:00:00Z", app="shop")
         await post(client, task_type="t", task_id="c", delay=0, app="shop")
@@ -321,24 +337,26 @@ class TestLooking:
         assert await ids(since="2040-01-01T12:00:00Z") == ["b"]
         assert await ids(since="2039-01-01T00:00:00Z", until="2040-01-02T00:00:00Z") == ["a"]
 
-    async def test_refuses_what_can_t_be_asked(self, client: httpx.AsyncClient) -> None:
+    async def test_refuses_invalid_filters_and_pages(self, client: httpx.AsyncClient) -> None:
         for query in ("state=gone", "state=x", "after=x", "size=0", "since=2030-01-01T00:00:00"):
             assert (await client.get(f"{ROOT}?{query}")).status_code == 422, query
 
-    async def test_types_that_nobody_serves_are_listed_as_such(
+    async def test_lists_types_without_a_worker_as_no_worker(
         self, client: httpx.AsyncClient
     ) -> None:
         await post(client, task_type="取消", delay=60)
         [found] = (await client.get(f"{ROOT}/types")).json()["types"]
         assert (found["task_type"], found["status"], found["waiting"]) == ("取消", "no_worker", 1)
 
-    async def test_explains_that_nobody_serves_it(self, client: httpx.AsyncClient) -> None:
+    async def test_explains_that_no_worker_serves_the_timer(
+        self, client: httpx.AsyncClient
+    ) -> None:
         await post(client, task_type="t", task_id="x", delay=0)
         told = (await client.get(at("t", "x", more="/explain"))).json()
         assert told["why"] == "no_worker"
         assert code(await client.get(at("t", "y", more="/explain"))) == (404, "timer-not-found")
 
-    async def test_the_log_of_a_type_is_empty_before_anything_ran(
+    async def test_shows_an_empty_log_before_a_timer_of_the_type_ran(
         self, client: httpx.AsyncClient
     ) -> None:
         answer = await client.get(f"{ROOT}/log", params={"task_type": "t"})
@@ -350,7 +368,7 @@ class TestLooking:
     @pytest.mark.parametrize(
         "query", [{"until": "1970-01-01T00:00:00Z"}, {"until": "0"}, {"after": "0-0"}]
     )
-    async def test_the_log_has_nothing_before_1970(
+    async def test_shows_an_empty_log_for_times_before_1970(
         self, client: httpx.AsyncClient, query: dict[str, str]
     ) -> None:
         """Redis refuses a range that ends before its first possible id."""
@@ -359,7 +377,7 @@ class TestLooking:
 
 
 class TestKeys:
-    async def test_need_the_scope(self, app: FastAPI) -> None:
+    async def test_need_the_scope_of_the_request(self, app: FastAPI) -> None:
         async with client_of(app, await key_of(app, "read", owner="shop")) as reader:
             assert code(await reader.post(ROOT, json={})) == (403, "scope-missing")
             assert code(await reader.post(at("t", "x", more="/cancel"))) == (403, "scope-missing")
@@ -370,7 +388,7 @@ class TestKeys:
         async with client_of(app) as nobody:
             assert (await nobody.get(ROOT)).status_code == 401
 
-    async def test_are_for_the_queues_of_types(
+    async def test_cover_types_by_the_names_of_their_queues(
         self, app: FastAPI, client: httpx.AsyncClient
     ) -> None:
         await post(client, task_type="mails", task_id="x", delay=60)

@@ -59,7 +59,7 @@ class TestChoosing:
         assert 2 < found["h"] / found["a"] < 4.5
 
     def test_goes_by_load_when_an_instance_is_busy(self, observed: ObservedBalancer) -> None:
-        """Who does not answer gathers calls, and gets no more of them than the others have."""
+        """An instance that does not answer gets no more calls than the others have."""
         with ExitStack() as stack:
             for _ in range(8):
                 instance = observed.balancer.choose([A, HEAVY], "t")
@@ -90,14 +90,14 @@ class TestABreaker:
         assert observed.changes == [("a", "", FIRST_PAUSE)]
         assert observed.balancer.open() == {"a"}
 
-    def test_lets_one_try_through_after_its_pause(self, observed: ObservedBalancer) -> None:
+    def test_permits_one_trial_call_after_its_pause(self, observed: ObservedBalancer) -> None:
         observed.fail(A)
         observed.now = FIRST_PAUSE
         assert observed.chosen(A) == "a"
         with observed.balancer.calling(A, "t"):
             assert observed.chosen(A) is None
 
-    def test_closes_when_the_try_works(self, observed: ObservedBalancer) -> None:
+    def test_closes_after_a_successful_trial_call(self, observed: ObservedBalancer) -> None:
         observed.fail(A)
         observed.now = FIRST_PAUSE
         with observed.balancer.calling(A, "t"):
@@ -106,7 +106,9 @@ class TestABreaker:
             assert observed.chosen(A) == "a"
         assert observed.changes[-1] == ("a", "", 0.0)
 
-    def test_opens_for_longer_each_time_the_try_fails(self, observed: ObservedBalancer) -> None:
+    def test_opens_for_longer_after_each_failed_trial_call(
+        self, observed: ObservedBalancer
+    ) -> None:
         observed.fail(A)
         for _ in range(10):
             observed.now += observed.changes[-1][2]
@@ -116,7 +118,9 @@ class TestABreaker:
         assert pauses[:4] == [1, 2, 4, 8]
         assert pauses[-1] == LONGEST_PAUSE
 
-    def test_allows_the_next_try_after_one_was_given_up(self, observed: ObservedBalancer) -> None:
+    def test_permits_another_trial_call_after_one_was_cancelled(
+        self, observed: ObservedBalancer
+    ) -> None:
         observed.fail(A)
         observed.now = FIRST_PAUSE
         with pytest.raises(KeyError), observed.balancer.calling(A, "t"):
@@ -133,7 +137,7 @@ class TestABreaker:
     def test_does_not_open_for_one_timer_that_keeps_failing(
         self, observed: ObservedBalancer
     ) -> None:
-        """It may be the timer's fault; of different timers it is the instance's."""
+        """Failures of one timer may be its own fault; those of several are the instance's."""
         for _ in range(10 * THRESHOLD):
             observed.balancer.failed(A, timer="poison")
         assert observed.chosen(A) == "a"

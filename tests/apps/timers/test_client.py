@@ -133,7 +133,7 @@ class TestAClient:
             assert signed.client.answer(headers, body).status == 400
 
     def test_refuses_an_older_attempt(self, signed: SignedCalls) -> None:
-        """Its lease is lost: what it would do, another attempt does."""
+        """Its lease is lost, so another attempt does the work."""
         assert signed.status(token=7) == 200
         assert signed.status(token=6) == 409
         assert signed.status(token=6, task_id="another") == 200
@@ -172,11 +172,11 @@ class TestAClient:
 
 
 class TestAReplayedCall:
-    """Somebody recorded a signed call and sends it again, while its signature is fresh."""
+    """A signed call is recorded and sent again while its signature is valid."""
 
     @pytest.fixture
     def runs(self, signed: SignedCalls) -> list[int]:
-        """The attempts that a handler of `u` was run for."""
+        """The attempts that the handler of `u` ran."""
         runs: list[int] = []
 
         @signed.client.on("u")
@@ -230,17 +230,19 @@ class TestAReplayedCall:
         assert signed.client.answer(*call).status == 200
         assert statuses == [409]
 
-    def test_can_t_come_under_another_id(self, signed: SignedCalls, runs: list[int]) -> None:
+    def test_is_refused_under_another_webhook_id(
+        self, signed: SignedCalls, runs: list[int]
+    ) -> None:
         headers, body = signed.call(task_type="u")
         assert signed.client.answer(headers, body).status == 200
         for id in ("other", "m.", "m%2E"):
             assert signed.client.answer({**headers, "webhook-id": id}, body).status == 401
         assert runs == [1]
 
-    def test_runs_nothing_when_more_calls_came_than_are_remembered(
+    def test_runs_nothing_after_its_first_call_was_forgotten(
         self, signed: SignedCalls, runs: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What is no longer remembered is known by its time; a new call is later and still runs."""
+        """A forgotten call is refused by the time of its signature. A later one runs."""
         monkeypatch.setattr("towpath.apps.timers.client._MOST_REMEMBERED", 10)
         now = instant(wall_ms())
 
@@ -260,7 +262,7 @@ class TestAReplayedCall:
 
 
 def _nothing(_: Any) -> None:
-    """Takes all."""
+    """Accepts every call."""
 
 
 def _later(_: Any) -> None:
@@ -343,7 +345,7 @@ class TestARegistration:
         assert await api.instances() == []
         assert not client.registered
 
-    async def test_is_repeated_when_the_server_forgot_it(
+    async def test_is_repeated_when_redis_has_lost_it(
         self, client: TimerClient, api: InstancesApi, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         client.on("t")(_later)
@@ -358,7 +360,7 @@ class TestARegistration:
     async def test_includes_a_type_that_is_added_later(
         self, client: TimerClient, api: InstancesApi, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Also on a machine that started just now, whose steady clock begins at zero."""
+        """This holds also on a machine that has just started, whose steady clock begins at zero."""
         started = time.monotonic()
         monkeypatch.setattr(registration, "steady", lambda: time.monotonic() - started)
         client.on("t")(_later)

@@ -47,7 +47,7 @@ def instances(scheduler: RunningServer) -> list[Any]:
 
 @contextmanager
 def example(scheduler: RunningServer, program: str, said: Path, **more: str) -> Generator[None]:
-    """The program, registered; after SIGTERM it leaves and ends."""
+    """Yields the registered program; at the end it gets SIGTERM and deregisters."""
     _, key = scheduler.make_key("work", "submit", queues=(QUEUE, "timers.order.timeout"))
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
@@ -94,7 +94,7 @@ def test_an_example_is_called(scheduler: RunningServer, program: str, tmp_path: 
 def test_the_delay_queue_in_service_mode_submits_and_is_called(
     scheduler: RunningServer, tmp_path: Path
 ) -> None:
-    """Its own timer, stored under its app and type, and run once, not before its time."""
+    """Its timer is stored under its app and type, and runs once, not before its time."""
     api, said = scheduler.api(QUEUE), tmp_path / "said"
     with example(scheduler, "delay_queue_service.py", said, ORDER="order-7"):
         eventually(lambda: "cancelled order-7" in said.read_text())

@@ -21,7 +21,7 @@ TIMERS = [f"timer-{n}" for n in range(50)]
 
 
 async def submit_among_strangers(engine: Engine, timers: TimerService, key: TypeKey) -> None:
-    """Timers that are claimed together with jobs whose handler nobody has: before each of them."""
+    """Submit timers, and before each of them a job without a handler, to be claimed together."""
     queue = await timers.types.ensure(key)
     await engine.queues.pause(queue)
     for id in TIMERS:
@@ -38,7 +38,9 @@ async def all_logged(timers: TimerService, key: TypeKey) -> None:
     await eventually_async(logged)
 
 
-async def test_in_processes_of_ones_own(server: EmbeddedServer) -> None:
+async def test_the_log_has_all_firings_of_a_plug_in_worker_that_declines_jobs(
+    server: EmbeddedServer,
+) -> None:
     timers, key = Timers(server.url), TypeKey("t")
 
     @timers.worker("t")
@@ -50,7 +52,9 @@ async def test_in_processes_of_ones_own(server: EmbeddedServer) -> None:
         await all_logged(service, key)
 
 
-async def test_in_service_mode(app: FastAPI, api: InstancesApi, receiver: Receiver) -> None:
+async def test_the_log_has_all_firings_of_service_mode_when_jobs_are_declined(
+    app: FastAPI, api: InstancesApi, receiver: Receiver
+) -> None:
     receiver.answer = http()
     await api.register(receiver.url(), "t")
     service: TimerService = app.state.services["timers"]
@@ -58,10 +62,10 @@ async def test_in_service_mode(app: FastAPI, api: InstancesApi, receiver: Receiv
     await all_logged(service, TypeKey("t", "shop"))
 
 
-async def test_nothing_stays_of_an_attempt_whose_lease_was_lost(
+async def test_an_attempt_whose_lease_was_lost_leaves_nothing_in_memory(
     app: FastAPI, api: InstancesApi, receiver: Receiver, server: EmbeddedServer
 ) -> None:
-    """Nobody settles it, so nobody hears of its end."""
+    """It is never settled, so `on_settled` is not called with it."""
     over = Event()
 
     async def behave(_: Reader, __: Writer) -> None:
@@ -87,7 +91,7 @@ async def test_nothing_stays_of_an_attempt_whose_lease_was_lost(
 
 
 def contexts_of(id: str) -> int:
-    """The attempts at a timer that anything in this process still refers to."""
+    """Count the Contexts of a timer that this process still refers to."""
     gc.collect()
     things: list[Any] = gc.get_objects()
     return sum(isinstance(thing, Context) and thing.id == id for thing in things)

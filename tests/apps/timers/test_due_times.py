@@ -37,7 +37,7 @@ def timers(app: FastAPI) -> TimerService:
 
 @pytest.fixture
 async def gone() -> Receiver:
-    """An instance that nobody reaches."""
+    """An instance that can't be reached."""
     async with receiving(Receiver()) as gone:
         pass
     return gone
@@ -46,7 +46,7 @@ async def gone() -> Receiver:
 async def submit(
     timers: TimerService, *, record: bool, retry: RetryPolicy | None = None
 ) -> dict[str, int]:
-    """Timers that are due soon, in another order than they come; ids and due times."""
+    """Submit timers that are due soon, in mixed order. Returns their due times by id."""
     margin = 100
     while True:
         base = instant_ms("now", datetime.now(UTC)) + margin
@@ -62,7 +62,7 @@ async def submit(
 
 
 async def all_waiting(timers: TimerService, ids: Sequence[str]) -> None:
-    """Return once calls to the instance fail and no timer is in anybody's hands."""
+    """Return once calls to the instance fail and no timer is leased."""
 
     async def avoided() -> bool:
         found = [(await timers.explain(KEY, id)).why for id in ids]
@@ -79,7 +79,7 @@ async def all_done(timers: TimerService, ids: Sequence[str]) -> None:
 
 
 async def firings(timers: TimerService, count: int, outcome: str = "done") -> list[Firing]:
-    """The firings with this outcome, once there are so many."""
+    """Returns the firings with this outcome, once there are *count*."""
     found: list[Firing] = []
 
     async def logged() -> bool:
@@ -100,7 +100,7 @@ def calls(receiver: Receiver) -> list[tuple[str, int]]:
 
 
 @recorded
-async def test_timers_that_reached_nobody_are_called_in_the_order_of_due_times(
+async def test_timers_that_reached_no_instance_are_called_in_the_order_of_due_times(
     app: FastAPI, api: InstancesApi, timers: TimerService, gone: Receiver, *, record: bool
 ) -> None:
     await api.register(gone.url(), "t")
@@ -124,7 +124,7 @@ async def test_timers_that_reached_nobody_are_called_in_the_order_of_due_times(
 async def test_a_timer_that_is_tried_again_keeps_its_due_time(
     app: FastAPI, api: InstancesApi, timers: TimerService, receiver: Receiver, *, record: bool
 ) -> None:
-    """In the call, in the log and in what it is late by."""
+    """The call, the log and the lateness show the first due time."""
     await api.register(receiver.url(), "t")
     answers = iter([http("500 No"), http("500 No"), http()])
 
@@ -153,7 +153,7 @@ async def test_a_timer_that_is_tried_again_keeps_its_due_time(
 async def test_a_timer_whose_time_had_passed_has_it_in_the_log(
     app: FastAPI, api: InstancesApi, timers: TimerService, receiver: Receiver, *, record: bool
 ) -> None:
-    """As in the call: not the time of its submit."""
+    """The log shows the due time that was asked for, as the call does."""
     await api.register(receiver.url(), "t")
     receiver.answer = http()
     at = instant_ms("now", datetime.now(UTC)) - 5_000
@@ -169,7 +169,7 @@ async def test_a_timer_whose_time_had_passed_has_it_in_the_log(
 async def test_a_timer_that_is_tried_again_comes_before_those_that_were_due_later(
     app: FastAPI, api: InstancesApi, timers: TimerService, receiver: Receiver, *, record: bool
 ) -> None:
-    """Of those that nobody has claimed meanwhile: the type is paused during the first call."""
+    """The type is paused during the first call, so that no later timer is claimed meanwhile."""
     due = await submit(timers, record=record, retry=Fixed(milliseconds(1)))
     order = sorted(due, key=lambda id: due[id])
     engine, queue = app.state.engine, queue_of(KEY)

@@ -26,7 +26,7 @@ def test_the_delay_queue_runs_its_workers_once_each(server: EmbeddedServer) -> N
 
 
 def test_orders_that_are_not_paid_are_cancelled(server: EmbeddedServer) -> None:
-    """Twice: the same orders again are the same timers."""
+    """The program runs twice: the same orders again are the same timers."""
     given = env(server) | {"PAY_WITHIN": "2s"}
     ordering = [sys.executable, "-m", "examples.timers.orders"]
     ran = run(ordering, env=given, cwd=ROOT)

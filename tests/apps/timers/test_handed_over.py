@@ -34,7 +34,7 @@ class AcceptingInstance:
         return self.app.state.engine
 
     async def called(self, id: str, times: int = 1) -> Any:
-        """What the instance was told, once the timer is its own."""
+        """Returns the body of the call, once the instance holds the timer."""
 
         async def handed() -> bool:
             job = await self.look(id)
@@ -44,7 +44,7 @@ class AcceptingInstance:
         return msgspec.json.decode(self.receiver.requests[-1].body)
 
     async def lengthened(self, id: str) -> None:
-        """Return once the lease is as long as the instance has said."""
+        """Return once the lease is as long as the instance has asked for."""
 
         async def held() -> bool:
             job = await self.look(id)
@@ -135,7 +135,7 @@ async def test_a_handed_over_timer_that_failed_comes_again_under_a_higher_token(
 
 
 async def test_an_outdated_token_changes_nothing(instance: AcceptingInstance, app: FastAPI) -> None:
-    """Stolen, guessed or stale; or of somebody whose key is not for the type."""
+    """A stale or guessed token, or a key that does not cover the type."""
     await instance.engine.submit(instance.queue, b'{"params": 1}', id="a")
     call = await instance.called("a")
     for verb in ("complete", "fail", "renew"):

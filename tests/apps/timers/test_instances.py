@@ -60,17 +60,19 @@ class TestAnInstance:
         clock.advance(seconds(1))
         assert await addresses(instances) == []
 
-    async def test_has_no_key_that_ends_by_itself(
+    async def test_has_no_key_with_an_expiry(
         self, instances: Instances, engine_url: str, server: EmbeddedServer
     ) -> None:
-        """Expiry is a score that is compared with the server's clock, never a TTL."""
+        """Expiry is a score that is compared with Redis's clock, never a TTL."""
         await instances.register("shop", WHERE, ["t"])
         found = cast("list[bytes]", server.ask("KEYS", "timers.instances:*"))
         keys = [key.decode() for key in found if b":call:" not in key]
         assert keys
         assert [server.ask("PTTL", key) for key in keys] == [-1] * len(keys)
 
-    async def test_lives_on_by_heartbeats(self, instances: Instances, clock: ManualClock) -> None:
+    async def test_stays_alive_by_heartbeats(
+        self, instances: Instances, clock: ManualClock
+    ) -> None:
         instance = await instances.register("shop", WHERE, ["t"])
         for _ in range(3):
             clock.advance(ALIVE_FOR - seconds(1))
@@ -103,12 +105,14 @@ class TestAnInstance:
         assert first.id == second.id == found.id
         assert (found.types, found.weight) == (("b",), 3)
 
-    async def test_of_another_app_is_another(self, instances: Instances) -> None:
+    async def test_at_the_same_address_of_another_app_is_another_instance(
+        self, instances: Instances
+    ) -> None:
         await instances.register("shop", WHERE, ["t"])
         await instances.register("mail", WHERE, ["t"])
         assert await addresses(instances) == [WHERE, WHERE]
 
-    async def test_that_leaves_is_gone(self, instances: Instances) -> None:
+    async def test_that_leaves_is_deleted(self, instances: Instances) -> None:
         instance = await instances.register("shop", WHERE, ["t"])
         await instances.leave("shop", instance.id)
         assert (await instances.roster()).all() == []
@@ -171,7 +175,7 @@ class TestTheLimit:
     async def test_holds_after_many_registrations(
         self, instances: Instances, server: EmbeddedServer
     ) -> None:
-        """Of one address it is one instance; of many, as many as an app may have."""
+        """One address is one instance; many addresses are as many as an app may have."""
         for n in range(300):
             await instances.register("shop", WHERE, [f"t{n % 5}"])
             with suppress(TooManyInstances):
@@ -188,7 +192,7 @@ class TestTheLimit:
 
 
 class TestARoster:
-    async def test_hears_of_changes_only_and_of_all_of_them(self, instances: Instances) -> None:
+    async def test_reads_all_changes_and_nothing_else(self, instances: Instances) -> None:
         roster = Roster(instances)
         await roster.refresh()
         assert roster.all() == []
@@ -203,7 +207,7 @@ class TestARoster:
         assert len(found) == 149
         assert found[f"{WHERE}0"] == ("other",)
 
-    async def test_of_a_store_that_was_emptied_knows_what_came_after(
+    async def test_reads_new_registrations_after_redis_was_emptied(
         self, instances: Instances, server: EmbeddedServer, clock: ManualClock
     ) -> None:
         roster = Roster(instances)
@@ -219,7 +223,7 @@ class TestARoster:
 
 
 class TestServiceMode:
-    async def test_tells_the_app_s_own_secret(self, mode: ServiceMode) -> None:
+    async def test_returns_the_secret_of_the_app(self, mode: ServiceMode) -> None:
         shop = await mode.register("shop", WHERE, ["t"])
         again = await mode.register("shop", WHERE + "/2", ["t"])
         mail = await mode.register("mail", WHERE, ["m"])
@@ -255,7 +259,7 @@ class TestServiceMode:
         assert address not in str(refusal.value)
         assert await mode.all() == []
 
-    async def test_a_type_of_somebody_else_changes_nothing(
+    async def test_a_refused_registration_changes_nothing(
         self, mode: ServiceMode, types: Types
     ) -> None:
         await types.serve(None, ["taken"], who="a worker")
@@ -268,20 +272,22 @@ class TestServiceMode:
         [found] = await mode.all()
         assert (found.instance.types, found.instance.weight) == (("own",), 2)
 
-    async def test_a_type_that_is_dropped_is_served_no_more(
+    async def test_a_type_that_a_new_registration_drops_is_not_served(
         self, mode: ServiceMode, types: Types
     ) -> None:
         await mode.register("shop", WHERE, ["a", "b"])
         await mode.register("shop", WHERE, ["b"])
         assert {view.key.task_type: view.alive for view in await types.all()} == {"a": 0, "b": 1}
 
-    async def test_who_leaves_serves_nothing(self, mode: ServiceMode, types: Types) -> None:
+    async def test_an_instance_that_leaves_serves_nothing(
+        self, mode: ServiceMode, types: Types
+    ) -> None:
         told = await mode.register("shop", WHERE, ["a"])
         await mode.leave(await mode.get("shop", told.instance_id))
         assert [view.alive for view in await types.all()] == [0]
         assert await mode.all() == []
 
-    async def test_tells_which_instances_schedulers_avoid(
+    async def test_shows_which_instances_schedulers_avoid(
         self, mode: ServiceMode, instances: Instances, clock: ManualClock
     ) -> None:
         told = await mode.register("shop", WHERE, ["a"])

@@ -33,13 +33,13 @@ async def api(app: FastAPI) -> AsyncIterator[InstancesApi]:
 
 
 class TestRegistering:
-    async def test_tells_id_secret_and_heartbeat(self, api: InstancesApi) -> None:
+    async def test_returns_id_secret_and_heartbeat(self, api: InstancesApi) -> None:
         told = await api.register(WHERE, "order.timeout")
         assert told.keys() == {"instance_id", "secret", "heartbeat_s"}
         assert told["secret"] == secrets_of("shop", (SECRET,), owner="shop")[0]
         assert told["heartbeat_s"] == 10
 
-    async def test_is_listed_without_any_secret(self, api: InstancesApi) -> None:
+    async def test_shows_the_instance_without_any_secret(self, api: InstancesApi) -> None:
         told = await api.register(f"{WHERE}?key=canary", "a", "取消 b/c", weight=7)
         [found] = await api.instances()
         heard = found.pop("last_heartbeat")
@@ -55,12 +55,12 @@ class TestRegistering:
             "avoided_by": [],
         }
 
-    async def test_again_replaces_it(self, api: InstancesApi) -> None:
+    async def test_the_same_address_again_replaces_the_instance(self, api: InstancesApi) -> None:
         first = await api.register(WHERE, "a")
         assert (await api.register(WHERE, "b"))["instance_id"] == first["instance_id"]
         assert [instance["task_types"] for instance in await api.instances()] == [["b"]]
 
-    async def test_heartbeats_and_leaving(self, api: InstancesApi) -> None:
+    async def test_is_kept_by_heartbeats_and_ended_by_leaving(self, api: InstancesApi) -> None:
         told = await api.register(WHERE, "a")
         path = f"apps/shop/instances/{told['instance_id']}"
         for method in ("POST", "PUT"):
@@ -101,11 +101,11 @@ class TestRegistering:
             {"address": WHERE, "task_types": ["a"], "secret": "mine"},
         ],
     )
-    async def test_refuses_what_does_not_fit(self, api: InstancesApi, body: object) -> None:
+    async def test_refuses_invalid_fields(self, api: InstancesApi, body: object) -> None:
         code(await api.say("POST", "apps/shop/instances", body), 422)
         assert await api.instances() == []
 
-    async def test_an_app_has_so_many(self, api: InstancesApi) -> None:
+    async def test_is_refused_beyond_the_limit_of_an_app(self, api: InstancesApi) -> None:
         for n in range(100):
             await api.register(f"{WHERE}{n}", "a")
         refusal = await api.try_to_register(f"{WHERE}100", "a")
@@ -113,7 +113,9 @@ class TestRegistering:
         await api.register(f"{WHERE}99", "a")
         assert len(await api.instances()) == 100
 
-    async def test_the_address_of_timers_opens_nothing_else(self, api: InstancesApi) -> None:
+    async def test_an_allowed_address_of_timers_is_not_allowed_for_callbacks(
+        self, api: InstancesApi
+    ) -> None:
         """`timers.allow` is for instances alone: a callback to the same place is refused."""
         await api.register(WHERE, "a")
         message = {"user_id": "u", "org_id": "o", "message": "m", "client_id": "c"}
@@ -133,7 +135,7 @@ class TestKeys:
             refusal = await narrow.try_to_register(WHERE, "b")
             assert code(refusal, 403) == "queue-forbidden", "it would own the timers without an app"
 
-    async def test_see_and_touch_only_what_they_are_for(
+    async def test_show_and_change_only_the_instances_that_they_cover(
         self, app: FastAPI, api: InstancesApi
     ) -> None:
         told = await api.register(WHERE, "a")
@@ -146,7 +148,7 @@ class TestKeys:
                 assert {code(answer, 404) for answer in refusals} == {"instance-not-found"}
         assert len(await api.instances()) == 1
 
-    async def test_without_any_nothing_is_told(self, app: FastAPI) -> None:
+    async def test_are_required_for_every_request(self, app: FastAPI) -> None:
         async with with_key(app, "read") as api:
             api.client.headers.pop("x-api-key")
             for method in ("GET", "POST"):
@@ -154,7 +156,7 @@ class TestKeys:
 
 
 def test_an_app_s_secret_is_its_own() -> None:
-    """Neither another app's, nor that of another kind of calls, whatever it is called."""
+    """It differs from those of other apps and kinds of calls, whatever the app is called."""
     kinds = {derived(SECRET, purpose) for purpose in ("push", "callback", "outbox", "reviewer")}
     apps = {
         secret for name in ("push", "shop", "timers shop") for secret in secrets_of(name, (SECRET,))

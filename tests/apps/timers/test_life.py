@@ -68,7 +68,7 @@ class TestSettingATimer:
 
 
 class TestMovingATimer:
-    async def test_gives_it_another_time(
+    async def test_gives_the_timer_another_time(
         self, timers: TimerService, engine: Engine, clock: ManualClock
     ) -> None:
         await timers.submit(a_timer("x", {"a": 1}))
@@ -88,7 +88,9 @@ class TestMovingATimer:
         again = await timers.submit(a_timer())
         assert (again.existed, again.due) == (True, clock.now + hours(2))
 
-    async def test_is_refused_with_its_state(self, timers: TimerService, engine: Engine) -> None:
+    async def test_is_refused_with_the_state_of_the_timer(
+        self, timers: TimerService, engine: Engine
+    ) -> None:
         with pytest.raises(TimerNotFound):
             await timers.move(KEY, "x", When(delay=1))
         await timers.submit(a_timer(delay=0))
@@ -101,7 +103,9 @@ class TestMovingATimer:
 
 
 class TestCancellingATimer:
-    async def test_ends_it(self, timers: TimerService, engine: Engine, clock: ManualClock) -> None:
+    async def test_ends_the_timer(
+        self, timers: TimerService, engine: Engine, clock: ManualClock
+    ) -> None:
         await timers.submit(a_timer())
         assert (await timers.cancel(KEY, "x")).state is State.CANCELLED
         clock.advance(hours(1))
@@ -238,7 +242,7 @@ class TestExplainingATimer:
         assert served.why == without.why == "not_due"
         assert len(served.text) < len(without.text)
 
-    async def test_of_an_unknown_id_is_refused(self, timers: TimerService) -> None:
+    async def test_is_refused_for_an_unknown_id(self, timers: TimerService) -> None:
         with pytest.raises(TimerNotFound):
             await timers.explain(KEY, "x")
 

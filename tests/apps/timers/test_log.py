@@ -107,7 +107,7 @@ class TestTheLog:
         assert left == [f"{number:02}" for number in range(49, 49 - len(left), -1)]
 
     async def test_has_a_limit_of_age(self, engine: Engine, clock: ManualClock) -> None:
-        """Also in a type that nothing runs of any more."""
+        """Also for a type whose timers no longer run."""
         log = FiringLog(engine, TimersOptions(log_age=hours(1)))
         await fill(log, clock, "old")
         clock.advance(minutes(59))

@@ -46,7 +46,7 @@ async def eve(app: FastAPI) -> AsyncIterator[InstancesApi]:
 
 
 def told(answer: httpx.Response, *names: str) -> tuple[int, str]:
-    """What an answer says, with *names* made neutral."""
+    """Returns the text of an answer, with *names* replaced."""
     text = answer.text
     for name in names:
         text = text.replace(name, "NAME")
@@ -92,7 +92,7 @@ class TestATimer:
         assert foreign[0] == 404
         assert (await ann.say("GET", "timers/t/order-17?app=shop")).json()["state"] == "delayed"
 
-    async def test_of_another_owner_keeps_its_id_and_tells_nothing(
+    async def test_of_another_owner_keeps_its_id_and_reveals_nothing(
         self, ann: InstancesApi, eve: InstancesApi, *, record: bool
     ) -> None:
         """The same answer to the same and to other content, before and after its end."""
@@ -162,7 +162,7 @@ async def test_an_ended_row_of_another_owner_is_not_replaced(
 
 
 class TestAList:
-    async def test_refuses_the_id_of_another_owner_alone(
+    async def test_of_timers_refuses_only_the_ones_with_an_id_of_another_owner(
         self, ann: InstancesApi, eve: InstancesApi
     ) -> None:
         await submit(ann, "order-17")
@@ -197,7 +197,7 @@ class TestTheLog:
 
 
 class TestAnInstance:
-    async def test_of_another_owner_is_neither_seen_nor_touched(
+    async def test_of_another_owner_is_neither_shown_nor_changed(
         self, ann: InstancesApi, eve: InstancesApi
     ) -> None:
         hers = (await ann.register(WHERE, "a", "b"))["instance_id"]
@@ -250,7 +250,7 @@ class TestAnInstance:
         with pytest.raises(SignatureWrong):
             verify([mine["secret"]], request.headers, request.body)
 
-    async def test_alone_answers_for_a_timer_that_it_was_handed(
+    async def test_of_another_owner_can_not_settle_a_timer_that_was_handed_over(
         self, app: FastAPI, ann: InstancesApi, eve: InstancesApi, receiver: Receiver
     ) -> None:
         """Tokens are numbers that can be guessed: they are not enough."""

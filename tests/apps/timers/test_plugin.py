@@ -121,7 +121,7 @@ class TestWorkers:
 
             assert await ended(timers, "x", "取消/订单") is State.DONE
 
-    def test_refuses_what_nobody_could_call(self, timers: Timers) -> None:
+    def test_that_can_t_be_called_are_refused(self, timers: Timers) -> None:
         def work() -> None: ...
 
         timers.add(work, task_type="t")
@@ -165,7 +165,7 @@ class TestSeveralWorkersOfAType:
             assert await ended(timers, "x") is State.DONE
         assert seen == ["first", "second", "third hello"]
 
-    async def test_a_retry_invokes_only_the_rest(self, timers: Timers) -> None:
+    async def test_that_succeeded_are_not_invoked_again_by_a_retry(self, timers: Timers) -> None:
         seen: list[str] = []
 
         @timers.worker("t", retry=SOON)
@@ -187,7 +187,9 @@ class TestSeveralWorkersOfAType:
             assert await ended(timers, "x") is State.DONE
         assert seen == ["first", "second 1", "third", "second 2", "second 3"]
 
-    async def test_notes_of_a_worker_do_not_hide_who_was_invoked(self, timers: Timers) -> None:
+    async def test_may_store_progress_notes_without_being_invoked_twice(
+        self, timers: Timers
+    ) -> None:
         seen: list[str] = []
 
         @timers.worker("t", retry=SOON)
@@ -207,7 +209,7 @@ class TestSeveralWorkersOfAType:
             assert await ended(timers, "x") is State.DONE
         assert seen == ["first", "second", "second"]
 
-    async def test_what_one_gives_up_the_others_still_do(self, timers: Timers) -> None:
+    async def test_are_all_invoked_if_one_of_them_gives_up(self, timers: Timers) -> None:
         seen: list[str] = []
 
         @timers.worker("t", retry=SOON)
@@ -223,7 +225,7 @@ class TestSeveralWorkersOfAType:
             assert await ended(timers, "x") is State.DEAD
         assert seen == ["second"]
 
-    async def test_a_timer_that_is_set_anew_is_for_all_of_them(self, timers: Timers) -> None:
+    async def test_are_all_invoked_for_a_timer_that_was_set_again(self, timers: Timers) -> None:
         seen: list[str] = []
         failing = True
 
@@ -271,7 +273,7 @@ class TestOwningAType:
             [view] = await timers.types()
             assert view.owner == str(Owner())
 
-    async def test_a_type_of_an_app_is_left_to_it(self, timers: Timers) -> None:
+    async def test_a_type_of_an_app_is_not_served_by_workers(self, timers: Timers) -> None:
         @timers.worker("t")
         async def work() -> None:
             raise AssertionError
@@ -297,7 +299,7 @@ class TestOwningAType:
 
 
 class TestTheLog:
-    async def test_tells_what_ran_and_what_came_of_it(self, timers: Timers) -> None:
+    async def test_shows_each_attempt_with_its_outcome(self, timers: Timers) -> None:
         @timers.worker("t", retry=SOON, max_attempts=2)
         async def work(ctx: Context) -> None:
             if ctx.id != "good":
@@ -321,7 +323,7 @@ class TestTheLog:
         assert done.late >= 0
         assert done.worker
 
-    async def test_is_counted(self, timers: Timers) -> None:
+    async def test_is_counted_in_the_metrics(self, timers: Timers) -> None:
         @timers.worker("t")
         async def work() -> None: ...
 
@@ -345,7 +347,7 @@ class TestTheLog:
 
 class TestThreads:
     async def test_limit_how_many_timers_run_at_once(self, timers: Timers) -> None:
-        """Two meet each time, and no third one is there."""
+        """Two timers run at a time, and never a third one."""
         both, running, seen = threading.Barrier(2), list[int](), list[int]()
 
         @timers.worker("t")

@@ -30,7 +30,7 @@ def clock() -> ServerClock:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """What workers write to."""
+    """The file that workers write to."""
     path = tmp_path / "seen"
     path.touch()
     return path
@@ -56,7 +56,7 @@ class TestSeveralWorkersOfAType:
     async def test_a_worker_that_succeeded_is_not_invoked_again_in_another_process(
         self, timers: TimerService, engine_url: str, file: Path, fault: str
     ) -> None:
-        """The process ends between two of them: the next one, elsewhere, goes on from there."""
+        """The process ends after the first worker; another process invokes the second one."""
         hold = file.with_name("seen.hold")
         hold.touch()
         with WorkerProcess(APP, url=engine_url, lease=seconds(1)) as broken:

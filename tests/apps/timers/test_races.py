@@ -40,7 +40,7 @@ Ran = dict[str, list[int]]
 
 @pytest.fixture
 async def ran(server: EmbeddedServer) -> AsyncIterator[Ran]:
-    """When each timer of type `t` ran, ms."""
+    """The times at which each timer of type `t` ran, in ms."""
     timers, times = Timers(server.url), Ran()
 
     @timers.worker("t")
@@ -52,7 +52,7 @@ async def ran(server: EmbeddedServer) -> AsyncIterator[Ran]:
 
 
 async def in_turn(one: Callable[[str], Awaitable[tuple[str, T]]]) -> dict[str, T]:
-    """What became of so many rounds, some at once."""
+    """Returns the results of *count* rounds, several at a time."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def when_there_is_room(id: str) -> tuple[str, T]:
@@ -132,7 +132,7 @@ class TestATimerThatFallsDueNow:
     async def test_runs_once_or_twice_on_purpose_when_it_is_set(
         self, client: httpx.AsyncClient, ran: Ran, seed: int
     ) -> None:
-        """201: it had run, and runs again. 200: it is another timer now. 409: it ran."""
+        """201: it ran, and runs again. 200: it was replaced before it ran. 409: it is running."""
         chance = random.Random(seed)
 
         async def one(id: str) -> tuple[str, int]:
@@ -165,7 +165,9 @@ class TestManyAtOnce:
         await all_in(client, "done")
         assert len(ran["x"]) == 1
 
-    async def test_of_different_ones_under_an_id_one_is_in(self, client: httpx.AsyncClient) -> None:
+    async def test_different_timers_under_one_id_store_one_of_them(
+        self, client: httpx.AsyncClient
+    ) -> None:
         bodies = [{"task_type": "u", "task_id": "x", "delay": 60, "params": n} for n in range(20)]
         answers = await asyncio.gather(*(client.post(ROOT, json=body) for body in bodies))
         assert sorted(answer.status_code for answer in answers) == [201] + [409] * 19

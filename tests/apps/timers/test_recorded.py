@@ -49,9 +49,7 @@ def a_timer(task_id: str = "x", params: object = None, *, delay: float = 3600) -
 
 
 class TestARecordedTimer:
-    async def test_is_a_row_that_can_be_looked_at(
-        self, timers: TimerService, ledger: Ledger
-    ) -> None:
+    async def test_is_a_row_that_can_be_read(self, timers: TimerService, ledger: Ledger) -> None:
         made = await timers.submit(a_timer("x", {"a": 1}))
         assert (made.record, made.state, made.existed) == (True, State.DELAYED, False)
         assert abs(made.due - instant(wall_ms()) - timedelta(hours=1)) < seconds(60)
@@ -82,7 +80,7 @@ class TestARecordedTimer:
         with pytest.raises(TimerDiffers):
             await timers.submit(new_timer("t", 2, task_id="x", delay=3600))
 
-    async def test_is_moved_set_and_cancelled_by_its_row(
+    async def test_is_moved_set_and_cancelled_in_its_row(
         self, timers: TimerService, ledger: Ledger
     ) -> None:
         await timers.submit(a_timer("x", 1))
@@ -145,7 +143,7 @@ async def test_a_recorded_timer_is_accepted_while_redis_is_away(
 async def test_a_recorded_timer_does_not_wait_for_a_redis_that_is_frozen(
     tmp_path: Path, ledger: Ledger
 ) -> None:
-    """However patient the calls to Redis are: the row is enough."""
+    """The row is enough, however long calls to Redis may take."""
     limits = Limits(answer=hours(1), give_up=hours(1))
     with EmbeddedServer(data=tmp_path / "valkey") as server:
         async with Engine(server.url, limits=limits) as engine:
@@ -186,7 +184,7 @@ class TestWorkers:
             await eventually_async(logged)
         assert sorted(map(str, seen)) == ["1", "2"]
 
-    async def test_without_one_leave_them_to_others(
+    async def test_without_a_ledger_leave_recorded_timers_to_others(
         self, server: EmbeddedServer, prepared_file_url: str
     ) -> None:
         def failing(number: int) -> None:

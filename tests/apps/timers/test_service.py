@@ -48,7 +48,7 @@ class TestSubmitting:
         await run_next(engine)
 
     async def test_the_same_timer_again_is_the_existing_one(self, timers: TimerService) -> None:
-        """Whatever the order of its fields."""
+        """The order of the fields of its params does not matter."""
         one = new_timer("order.timeout", {"a": 1, "b": [2]}, task_id="x", delay=60)
         two = new_timer("order.timeout", {"b": [2], "a": 1}, task_id="x", delay="1m")
         first, again = await timers.submit(one), await timers.submit(two)

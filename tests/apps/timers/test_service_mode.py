@@ -65,10 +65,10 @@ def told(receiver: Receiver, at: int = 0) -> Any:
 
 
 class TestACall:
-    async def test_comes_when_the_timer_is_due(
+    async def test_is_made_when_the_timer_is_due(
         self, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
-        """A type that nobody has served before, without a restart."""
+        """The server runs already when the first instance of the type registers."""
         await api.register(receiver.url(), "取消 order")
         id = await submit(timers, "取消 order", delay="50ms")
         timer = await ended(timers, id, "取消 order")
@@ -89,7 +89,7 @@ class TestACall:
     async def test_is_logged_and_counted(
         self, app: FastAPI, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
-        """Who was called, how late, what came of it."""
+        """The log has the instance, the lateness and the outcome."""
         await api.register(receiver.url(), "t")
         receiver.answer = http("500 No")
         id = await submit(timers, retry=Fixed(milliseconds(500)))
@@ -112,7 +112,7 @@ class TestACall:
         assert await sample(app, "towpath_timers_instances") == 1
         assert await sample(app, "towpath_timers_breakers_open") == 0
 
-    async def test_comes_over_connections_that_are_kept(
+    async def test_uses_connections_that_are_kept(
         self, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
         await api.register(receiver.url(), "t")
@@ -251,10 +251,10 @@ class TestAnAnswer:
         silent.set()
         assert (timer.state, timer.attempts) == (State.DONE, 4)
 
-    async def test_of_50_megabytes_is_cut(
+    async def test_of_50_megabytes_is_not_read_to_its_end(
         self, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
-        """2xx is 2xx, whatever else it says."""
+        """The status 2xx completes the timer, whatever the body is."""
         await api.register(receiver.url(), "t")
         sent = 0
 
@@ -288,7 +288,7 @@ class TestAnUnreachableInstance:
     async def test_costs_the_timer_no_attempt(
         self, api: InstancesApi, timers: TimerService
     ) -> None:
-        """All breakers open: it waits, however long, and is done when somebody is back."""
+        """It waits while all breakers are open, and is done when an instance is back."""
         async with receiving(Receiver()) as gone:
             pass
         await api.register(gone.url(), "t")

@@ -38,7 +38,7 @@ async def the(types: Types, task_type: str, app: str | None = None) -> TypeInfo:
 
 
 class TestNames:
-    def test_a_name_that_a_queue_can_have_is_its_queue_s(self) -> None:
+    def test_that_a_queue_can_have_are_used_unchanged(self) -> None:
         assert queue_of(TypeKey("order.timeout")) == "timers.order.timeout"
         assert queue_of(TypeKey("order.timeout", "shop")) == "timers.shop--order.timeout"
 
@@ -47,25 +47,25 @@ class TestNames:
         keys = [TypeKey(name, app) for name in names for app in (None, *names)]
         assert len({queue_of(key) for key in keys}) == len(keys)
 
-    def test_another_name_can_still_be_read(self) -> None:
+    def test_that_a_queue_can_not_have_stay_readable(self) -> None:
         assert queue_of(TypeKey("Order timeout")).startswith("timers.order-timeout__")
 
     @pytest.mark.parametrize("name", ["", "x" * 129, "取" * 43, "a\nb", "a\u2028b", "\ud800"])
-    def test_refuses_what_is_no_text_of_128_bytes(self, name: str) -> None:
+    def test_that_are_no_text_of_128_bytes_are_refused(self, name: str) -> None:
         with pytest.raises(InvalidName, match="task_type"):
             TypeKey(name)
         with pytest.raises(InvalidName, match="app"):
             TypeKey("t", name)
 
     @pytest.mark.parametrize("name", ODD)
-    async def test_the_real_names_are_kept(self, types: Types, name: str) -> None:
+    async def test_are_listed_as_they_were_given(self, types: Types, name: str) -> None:
         await types.ensure(TypeKey(name))
         await types.ensure(TypeKey(name, name))
         assert {info.key for info in await types.all()} == {TypeKey(name), TypeKey(name, name)}
 
 
 class TestTheLimitOfTypes:
-    async def test_refuses_one_more(self, engine: Engine) -> None:
+    async def test_refuses_one_type_more(self, engine: Engine) -> None:
         types = Types(engine, TimersOptions(types=2))
         await types.ensure(TypeKey("a"))
         await types.serve("shop", ["b"], who="i1")
@@ -105,7 +105,9 @@ class TestOwners:
         assert (refused.value.task_type, refused.value.owner) == ("t", str(Owner()))
         assert [info.key for info in await types.all()] == [TypeKey("t")]
 
-    async def test_the_only_app_that_serves_it_owns_it_once_it_is_used(self, types: Types) -> None:
+    async def test_of_a_type_without_an_app_are_the_only_app_that_serves_it(
+        self, types: Types
+    ) -> None:
         await types.serve("shop", ["t"], who="i1")
         await types.ensure(TypeKey("t"))
         info = await the(types, "t")
@@ -115,7 +117,9 @@ class TestOwners:
                 await types.serve(app, ["t"], who="other")
             assert (refused.value.task_type, refused.value.owner) == ("t", str(Owner("shop")))
 
-    async def test_what_was_there_before_belongs_to_the_first_app(self, types: Types) -> None:
+    async def test_of_a_type_that_was_used_before_are_the_first_app_to_serve_it(
+        self, types: Types
+    ) -> None:
         await types.ensure(TypeKey("t"))
         await types.serve("shop", ["t"], who="i1")
         assert (await the(types, "t")).owner == Owner("shop")
@@ -130,7 +134,7 @@ class TestOwners:
         assert await types.ensure(TypeKey("t", "mail")) == "timers.mail--t"
         assert {info.key.app for info in await types.all()} == {"shop", "mail"}
 
-    async def test_an_owner_that_is_gone_keeps_it_for_a_while(
+    async def test_that_are_gone_keep_their_type_for_a_while(
         self, types: Types, clock: ManualClock
     ) -> None:
         await types.serve(None, ["t"], who="w1")
@@ -161,7 +165,7 @@ class TestOwners:
 
 
 class TestChanges:
-    async def test_are_heard_of_within_a_second(self, types: Types, engine: Engine) -> None:
+    async def test_of_types_are_yielded_within_a_second(self, types: Types, engine: Engine) -> None:
         elsewhere = Types(engine, TimersOptions())
         following = elsewhere.follow()
         assert await anext(following) == []
@@ -171,7 +175,7 @@ class TestChanges:
         assert info.key == TypeKey("t")
         await following.aclose()
 
-    async def test_a_heartbeat_is_none(self, types: Types) -> None:
+    async def test_are_not_yielded_for_a_heartbeat(self, types: Types) -> None:
         await types.serve("shop", ["t"], who="i1")
         await types.ensure(TypeKey("t", "shop"))
         before = await types.version()
@@ -181,7 +185,7 @@ class TestChanges:
 
 
 class TestRemoval:
-    async def test_a_type_goes_unless_it_was_used_since(
+    async def test_deletes_a_type_unless_it_was_used_since(
         self, types: Types, clock: ManualClock
     ) -> None:
         await types.ensure(TypeKey("t"))
