@@ -48,11 +48,9 @@ class LogEvents(msgspec.Struct, frozen=True):
 FIELDS: Mapping[str, str] = MappingProxyType(
     {
         "address": "The address: host and port, or a URL.",
-        "agent": "The name of the agent that works on an issue.",
         "attempt": "Number of the attempt at the job or at sending the event, from 1.",
         "away": "Seconds since the last answer of the server.",
         "blocked": "Seconds for which the event loop was blocked.",
-        "changed": "How many issues had changed since the last comparison.",
         "code": "A process's exit code; negative = the signal that ended it.",
         "concurrency": "How many jobs the worker runs at a time.",
         "delay": "Seconds until the job may run again.",
@@ -65,9 +63,6 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "frozen": "Seconds for which the whole process stood still.",
         "grace": "Seconds that running jobs are given to finish.",
         "handler": "The handler's name.",
-        "how": "How the hold ended: completed, failed, released, withdrawn, expired or refused.",
-        "issue": "An issue: its repository and number.",
-        "issues": "How many issues were compared.",
         "job": "The job's id.",
         "jobs": "The number of jobs.",
         "key": "The id of an API key.",
@@ -78,7 +73,6 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "max_attempts": "How many attempts the job may have.",
         "middleware": "The class of the middleware.",
         "missed": "How many firings were missed.",
-        "name": "The new name of the repository.",
         "next_try": "When the next attempt may begin, by the clock of Redis.",
         "pause": "Seconds until the process or the task is started again.",
         "pid": "The id of a process.",
@@ -89,9 +83,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "ran": "Seconds from the handler's start to its end.",
         "reason": "The reason, as text; cut at 1,000 characters.",
         "released": "How many jobs were given back unfinished.",
-        "repository": "A repository: its owner and name.",
         "request": "Method and path of a request, without its body.",
-        "requests": "How many requests were sent to GitHub.",
         "running": "How many handlers were running.",
         "schedule": "The name of the schedule.",
         "server": "The server, without credentials.",
@@ -101,7 +93,6 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "status": "The status of the response.",
         "task": "The background task: the relay, a courier, a reader of events.",
         "task_type": "The type of timers; all = every type.",
-        "took": "Seconds that it took.",
         "type": "The type of an event of the outbox.",
         "until": "When the job may run again.",
         "uptime": "Seconds since the worker started.",
@@ -109,7 +100,6 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "version": "The version of Towpath.",
         "waited": "Seconds from when the job could run to its start.",
         "weight": "The queue's share of free slots, relative to the worker's other queues.",
-        "what": "What was different.",
         "worker": "The worker's name: in every line of a worker.",
     }
 )
@@ -514,50 +504,6 @@ SCHEDULE_MISSED = LogEvent(
     "schedule.missed",
     "Firings were missed because no process ran; the policy says what was done.",
     ("schedule", "queue", "missed", "policy"),
-    WARNING,
-)
-
-# ── issues, handed out to agents ─────────────────────────────────────────────────────────
-
-ISSUE_HANDED_OUT = LogEvent(
-    "issue.handed_out",
-    "An agent requested a task and got an issue.",
-    ("issue", "job", "agent", "task_type"),
-)
-ISSUE_HOLD_ENDED = LogEvent(
-    "issue.hold_ended",
-    "An agent's hold on an issue ended; `how` says why.",
-    ("issue", "job", "agent", "how"),
-)
-ISSUE_REFUSED = LogEvent(
-    "issue.refused",
-    "GitHub refused the changes that show who holds an issue. It was released and is offered "
-    "again later.",
-    ("issue", "agent", "error", "reason"),
-    WARNING,
-)
-ISSUE_REPAIRED = LogEvent(
-    "issue.repaired",
-    "A comparison with GitHub or with the queue found and repaired a difference, in the issue, its "
-    "labels or its task.",
-    ("issue", "what"),
-)
-REPOSITORY_SYNCED = LogEvent(
-    "repository.synced",
-    "The issues of a repository were compared with GitHub.",
-    ("repository", "issues", "requests", "changed", "took"),
-)
-REPOSITORY_TROUBLE = LogEvent(
-    "repository.trouble",
-    "The issues of a repository could not be compared with GitHub; it is tried again. If the "
-    "repository is gone, its issues are no longer handed out.",
-    ("repository", "error", "reason"),
-    WARNING,
-)
-REPOSITORY_MOVED = LogEvent(
-    "repository.moved",
-    "A repository was renamed; its issues are kept under the new name.",
-    ("repository", "name"),
     WARNING,
 )
 

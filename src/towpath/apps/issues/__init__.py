@@ -1,6 +1,7 @@
 """Issues: handed out to competing agents, one live holder each; GitHub shows who has what."""
 
 from towpath.apps.application import Application
+from towpath.apps.issues.log_events import LOG_EVENTS
 from towpath.apps.issues.measures import METRICS
 from towpath.apps.issues.options import IssuesOptions
 
@@ -19,4 +20,5 @@ APPLICATION = Application(
     cli="towpath.apps.issues.cli:app",
     noun="Issues: add, list, show, release, sync, policy.",
     metrics=METRICS,
+    log_events=LOG_EVENTS,
 )

@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from towpath.apps.issues import tables, transitions
+from towpath.apps.issues.log_events import ISSUE_HANDED_OUT, ISSUE_HOLD_ENDED, ISSUE_REPAIRED
 from towpath.apps.issues.measures import ENDED, HANDED_OUT, REPAIRED
 from towpath.apps.issues.model import ISSUES, PROJECTIONS, QUEUES, Facts, Issue, Payload
 from towpath.apps.issues.options import IssuesOptions
@@ -47,7 +48,6 @@ from towpath.engine.model import JobOptions, Lease, NewJob, Submitted, job_ref, 
 from towpath.engine.states import State
 from towpath.errors import JobError, JobNotFound, JobNotWaiting, ServerError, TowpathError
 from towpath.ledger.ledger import Ledger
-from towpath.telemetry.events import ISSUE_HANDED_OUT, ISSUE_HOLD_ENDED, ISSUE_REPAIRED
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 

@@ -16,6 +16,7 @@ import msgspec
 from towpath.apps.issues import tables
 from towpath.apps.issues.github import GitHub
 from towpath.apps.issues.issue_store import IssueStore
+from towpath.apps.issues.log_events import ISSUE_REFUSED
 from towpath.apps.issues.measures import PROJECTED
 from towpath.apps.issues.model import ISSUES, REFUSED, Facts, Issue, Payload
 from towpath.apps.issues.transitions import (
@@ -33,7 +34,6 @@ from towpath.engine.leases import lease_by_token
 from towpath.engine.model import job_ref
 from towpath.engine.retry import Exponential
 from towpath.errors import JobError, LeaseError
-from towpath.telemetry.events import ISSUE_REFUSED
 from towpath.worker.context import Context, Discard, Retry
 
 ATTEMPTS = 6

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from towpath.apps.issues import tables
 from towpath.apps.issues.issue_store import IssueStore
+from towpath.apps.issues.log_events import REPOSITORY_MOVED, REPOSITORY_TROUBLE
 from towpath.apps.issues.model import issue_id
 from towpath.apps.issues.tables import changes
 from towpath.apps.issues.transitions import mark_gone, unchanged
-from towpath.telemetry.events import REPOSITORY_MOVED, REPOSITORY_TROUBLE
 
 _BATCH = 200
 _GONE = "the repository does not exist, or the token can't see it"

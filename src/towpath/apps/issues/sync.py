@@ -14,6 +14,7 @@ from towpath.apps.issues import tables
 from towpath.apps.issues.github import GitHub, IssuesPage
 from towpath.apps.issues.hooks import linked_issues
 from towpath.apps.issues.issue_store import IssueStore
+from towpath.apps.issues.log_events import ISSUE_REPAIRED, REPOSITORY_SYNCED, REPOSITORY_TROUBLE
 from towpath.apps.issues.measures import REPAIRED, SYNCED
 from towpath.apps.issues.model import SYNCS, Issue, IssueSource, issue_id
 from towpath.apps.issues.repositories import Repositories
@@ -22,7 +23,6 @@ from towpath.apps.issues.transitions import apply_facts, mark_gone, set_pull
 from towpath.apps.outcomes import calling
 from towpath.clock import Duration, duration_ms, instant_ms, seconds, steady, wall_ms
 from towpath.engine.engine import Engine
-from towpath.telemetry.events import ISSUE_REPAIRED, REPOSITORY_SYNCED, REPOSITORY_TROUBLE
 from towpath.worker.context import Context, Discard, Retry
 
 _MINUTE = 60_000
