@@ -204,7 +204,7 @@ class TestAnIssueThatIsTransferredUnderAHeldLease:
         number = synced.github.transfer("octo/repo", 1, "octo/other")
         await synced.deliver()
         held = await synced.service.heartbeat(task.task_id, task.token)
-        assert "gone" in held.withdrawn
+        assert "gone" in str(held.withdrawn)
         assert await synced.ask("bob") is None
         await synced.service.release(task.task_id, task.token)
         await synced.project()
@@ -267,7 +267,7 @@ class TestARepository:
         synced.at(then).close(1)
         await synced.deliver()
         held = await synced.service.heartbeat(task.task_id, task.token)
-        assert "closed" in held.withdrawn
+        assert "closed" in str(held.withdrawn)
 
     async def test_that_is_deleted_under_a_held_lease_is_told_and_ends(
         self, synced: SyncedIssueServices
@@ -279,7 +279,7 @@ class TestARepository:
         synced.github.delete("octo/repo")
         await synced.deliver()
         held = await synced.service.heartbeat(task.task_id, task.token)
-        assert "gone" in held.withdrawn
+        assert "gone" in str(held.withdrawn)
         await synced.service.release(task.task_id, task.token)
         await synced.project()
         issue = await synced.look(1)

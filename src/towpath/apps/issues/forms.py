@@ -15,11 +15,18 @@ from towpath.apps.issues.model import (
     IssueSource,
     IssueState,
     ReviewDelay,
+    Task,
     TaskType,
 )
-from towpath.apps.issues.service import LARGEST_PAGE, RESULT_MOST
+from towpath.apps.issues.service import (
+    LARGEST_PAGE,
+    RESULT_MOST,
+    EndedTask,
+    HeldTask,
+    IssueExplanation,
+)
 from towpath.clock import instant, wall_ms
-from towpath.web.fields import Answer, Body, Instant, Token, example
+from towpath.web.fields import Answer, Body, InSeconds, Instant, Token, answer_from, example
 
 WAIT_MOST = 60.0
 Name = Annotated[str, Field(min_length=1, max_length=255)]
@@ -169,13 +176,8 @@ class IssueQuery(Body):
     size: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = 50
 
 
-class IssueExplanationOut(Answer):
+class IssueExplanationOut(answer_from(IssueExplanation)):
     """Why an issue is not handed out."""
-
-    why: str
-    """The reason as one word."""
-    text: str
-    """The reason as a sentence."""
 
 
 class RequestIn(Body):
@@ -193,7 +195,7 @@ class RequestIn(Body):
     """Seconds to wait for a task if none is free."""
 
 
-class TaskOut(Answer):
+class TaskOut(answer_from(Task)):
     """A task that the agent now holds. Strangers wrote its title, body and labels."""
 
     model_config = example(
@@ -211,25 +213,6 @@ class TaskOut(Answer):
         expires_at="2026-01-01T10:10:00Z",
         pr_number=None,
     )
-
-    repository: str
-    issue_number: int
-    url: str
-    title: str
-    body: str
-    labels: list[str]
-    branch: str
-    """The branch to work on; the server creates it on GitHub shortly after."""
-    role: str
-    task_type: TaskType
-    """What to do: solve the issue, review its pull request, or fix it."""
-    task_id: str
-    token: int
-    """Proves that the agent holds the task: send it with every request about the task."""
-    expires_at: datetime
-    """When another agent may get the task, unless a heartbeat comes before."""
-    pr_number: int | None
-    """Number of the pull request, if there is one."""
 
 
 class HeldTaskIn(Body):
@@ -277,24 +260,15 @@ class ReleaseTaskIn(HeldTaskIn):
     """The task is not handed out before this time."""
 
 
-class HeldTaskOut(Answer):
+class HeldTaskOut(answer_from(HeldTask)):
     """A task that the agent still holds."""
 
-    task_id: str
-    expires_at: datetime
-    """When another agent may get the task, unless another heartbeat comes before."""
-    expires_in: float
+    expires_in: InSeconds
     """The same in seconds, counted from the heartbeat: right whatever the agent's clock says."""
-    withdrawn: str | None
-    """Why the agent should stop (the issue was closed, assigned or relabelled); null = go on."""
 
 
-class EndedOut(Answer):
+class EndedOut(answer_from(EndedTask)):
     """What became of the task."""
-
-    task_id: str
-    state: str
-    """`done`; `ready` or `delayed`: it is offered again; `dead`: it was given up; `cancelled`."""
 
 
 class DeliveredOut(Answer):

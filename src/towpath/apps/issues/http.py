@@ -26,8 +26,8 @@ from towpath.apps.issues.forms import (
     TaskOut,
 )
 from towpath.apps.issues.hooks import LISTENED, IssueWebhook, read_github
-from towpath.apps.issues.model import ISSUES, NUMBER_MOST
-from towpath.apps.issues.service import EndedTask, IssueExplanation, Issues
+from towpath.apps.issues.model import ISSUES, NUMBER_MOST, Task
+from towpath.apps.issues.service import EndedTask, HeldTask, IssueExplanation, Issues
 from towpath.clock import seconds
 from towpath.forges import github
 from towpath.forges.facts import Ignored
@@ -119,7 +119,7 @@ async def take_away(
 @audited("agent_id", answer=("task_id",), only_people=True)
 async def request_task(
     body: RequestIn, issues: TheIssues, poll: ThePoll, named: Named, key: CanWork
-) -> TaskOut | Response:
+) -> Task | Response:
     """Get the best task for the agent and hold it: no other agent gets it meanwhile. With `wait`,
     the request waits for a task. With an `Idempotency-Key`, a request whose response was lost can
     be repeated: it returns the same task as long as it is held.
@@ -131,22 +131,16 @@ async def request_task(
     owner = issues.access(key).owner or None
     asking = issues.assignment.request(request, wait=wait, call=call, owner=owner)
     task = await poll.while_connected(asking, issues.give_back, waits=bool(body.wait))
-    return Response(status_code=204) if task is None else TaskOut.model_validate(task)
+    return Response(status_code=204) if task is None else task
 
 
 @router.post("/tasks/{id}/heartbeat", response_model=HeldTaskOut, responses=documented(404, 409))
 @not_audited("it changes nothing but the time until which the task is held")
-async def heartbeat(id: Id, body: HeartbeatIn, issues: TheIssues, key: CanWork) -> HeldTaskOut:
+async def heartbeat(id: Id, body: HeartbeatIn, issues: TheIssues, key: CanWork) -> HeldTask:
     """Hold the task longer. 409 for an agent that no longer holds it; `holder` and `expires_at`
     say who does.
     """
-    held = await issues.heartbeat(id, body.token, agent=body.agent_id, access=issues.access(key))
-    return HeldTaskOut(
-        task_id=held.task_id,
-        expires_at=held.expires_at,
-        expires_in=held.expires_in.total_seconds(),
-        withdrawn=held.withdrawn or None,
-    )
+    return await issues.heartbeat(id, body.token, agent=body.agent_id, access=issues.access(key))
 
 
 @router.post("/tasks/{id}/complete", response_model=EndedOut, responses=documented(404, 409))

@@ -269,9 +269,6 @@ class TaskResult(msgspec.Struct, frozen=True, omit_defaults=True):
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """A task that an agent holds."""
 
-    task_id: str
-    token: int
-    expires_at: datetime
     repository: str
     issue_number: int
     url: str
@@ -279,9 +276,17 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     body: str
     labels: tuple[str, ...]
     branch: str
+    """The branch to work on; the server creates it on GitHub shortly after."""
     role: str
     task_type: TaskType
-    pr_number: int | None = None
+    """What to do: solve the issue, review its pull request, or fix it."""
+    task_id: str
+    token: int
+    """Proves that the agent holds the task: send it with every request about the task."""
+    expires_at: datetime
+    """When another agent may get the task, unless a heartbeat comes before."""
+    pr_number: int | None
+    """Number of the pull request, if there is one."""
 
 
 def issue_id(repository: str, number: int) -> str:

@@ -55,15 +55,16 @@ RESULT_MOST = 2000
 _ENDED_ERRORS = (JobDone, JobDead, JobCancelled, JobNotFound)
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class HeldTask(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a heartbeat."""
 
     task_id: str
     expires_at: datetime
+    """When another agent may get the task, unless another heartbeat comes before."""
     expires_in: Duration
     """The time left at the heartbeat, which does not depend on the agent's clock."""
-    withdrawn: str = ""
-    """Why the agent should stop: the issue was closed, assigned or relabelled; empty = go on."""
+    withdrawn: str | None
+    """Why the agent should stop (the issue was closed, assigned or relabelled); None = go on."""
 
 
 class EndedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,22 +72,24 @@ class EndedTask(msgspec.Struct, frozen=True, kw_only=True):
 
     task_id: str
     state: str
-    """done, delayed or ready (it is offered again), dead, cancelled."""
+    """`done`; `ready` or `delayed`: it is offered again; `dead`: it was given up; `cancelled`."""
 
 
 class IssuePage(msgspec.Struct, frozen=True):
-    """Issues by repository and number; give *after* to get the next page. None = the last."""
+    """Issues by repository and number."""
 
     issues: list[Issue]
     after: str | None
+    """Pass it as `after` to get the next page; None on the last page."""
 
 
 class IssueExplanation(msgspec.Struct, frozen=True):
     """Why an issue is not handed out."""
 
     why: str
-    """In a word: held, ready, not_due, refused, closed, never, assigned, in_progress, …"""
+    """The reason as one word."""
     text: str
+    """The reason as a sentence."""
 
 
 class Issues:
@@ -116,7 +119,7 @@ class Issues:
 
     async def heartbeat(
         self, task_id: str, token: int, *, agent: str | None = None, access: Access = ALL
-    ) -> Held:
+    ) -> HeldTask:
         """Renew the lease of the task. Raises TaskStale, TaskNotFound."""
         lease, _, issue = await self._find_lease(task_id, token, agent, access)
         engine = self.store.engine
@@ -127,8 +130,8 @@ class Issues:
         if issue is not None and issue.token == token:
             with suppress(LedgerError):  # the lease counts; the next heartbeat updates the row
                 await self._note_renewal(issue, renewed)
-        why = (issue.why or "it was withdrawn") if issue and renewed.cancel_requested else ""
-        return Held(
+        why = (issue.why or "it was withdrawn") if issue and renewed.cancel_requested else None
+        return HeldTask(
             task_id=task_id,
             expires_at=renewed.expires_at,
             expires_in=self.store.options.lease,
