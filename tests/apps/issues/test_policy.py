@@ -109,7 +109,7 @@ class TestAChangeOfAnIssue:
         task = await issues.take()
         await issues.put(1, "P0", "role:ops", "needs-review")
         held = await issues.service.heartbeat(task.task_id, task.token)
-        assert held.withdrawn == ""
+        assert held.withdrawn is None
         await issues.service.release(task.task_id, task.token)
         issue = await issues.look(1)
         assert (issue.task_type, issue.role, issue.priority) == ("review", "reviewer", 100)
