@@ -42,7 +42,7 @@ _RESULT_MOST = 2000
 """Maximum number of characters of a result or a reason that the server keeps."""
 _OUTPUT_KEPT = 64 * 1024
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
-_FAREWELL = 10.0
+_LAST_REPORT_TIME = 10.0
 """Seconds for the last report about a task: its release, or the outcome of a stopped agent."""
 _SHORTEST_BEAT, _LONGEST_BEAT = 0.2, 120.0
 _SHORTEST_TRY = 1.0
@@ -78,7 +78,8 @@ class TaskOutcome(NamedTuple):
 
     verb: str
     """complete, fail or release; lost = the agent does not hold the task any more."""
-    said: str
+    text: str
+    """What the server gets as result or reason, or why the task was lost."""
     pr_number: int | None = None
 
     @property
@@ -95,14 +96,11 @@ class _Lost(Exception):
         """Whether the agent may still hold it: it was withdrawn, or no heartbeat was answered."""
 
 
-Tell = Callable[[str], None]
-
-
 class TaskRunner:
-    """Takes one task after the other until it is stopped. Calls *tell* with lines for people."""
+    """Takes one task after the other until it is stopped. Calls *log* with lines for people."""
 
-    def __init__(self, remote: Remote, plan: AgentPlan, *, tell: Tell) -> None:
-        self._remote, self._plan, self._tell = remote, plan, tell
+    def __init__(self, remote: Remote, plan: AgentPlan, *, log: Callable[[str], None]) -> None:
+        self._remote, self._plan, self._log = remote, plan, log
         self._stopping = asyncio.Event()
 
     @property
@@ -126,10 +124,10 @@ class TaskRunner:
             return None
         task: dict[str, Any] = found.content
         name = f"{task['repository']}#{task['issue_number']}"
-        self._tell(f"{name}: {task['task_type']}, task {task['task_id']}")
+        self._log(f"{name}: {task['task_type']}, task {task['task_id']}")
         outcome = await self._work_on(task, _lease_of(found))
-        self._tell(f"{name}: {outcome.verb} {outcome.said}".rstrip())
-        return {"task_id": task["task_id"], "outcome": outcome.verb, "said": outcome.said}
+        self._log(f"{name}: {outcome.verb} {outcome.text}".rstrip())
+        return {"task_id": task["task_id"], "outcome": outcome.verb, "said": outcome.text}
 
     # ── requests ─────────────────────────────────────────────────────────────────────────
 
@@ -154,7 +152,7 @@ class TaskRunner:
     async def _give_back_unseen(self, wish: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         """Release the task of a cancelled request, which the server may have answered already."""
         with suppress(CallFailed, RemoteRefused, TimeoutError):
-            async with asyncio.timeout(_FAREWELL):
+            async with asyncio.timeout(_LAST_REPORT_TIME):
                 found = await self._remote.post(_REQUEST, wish, headers)
             if found.content is not None:
                 await self._report(found.content, TaskOutcome("release", "the agent was stopped"))
@@ -169,7 +167,7 @@ class TaskRunner:
                 if error.retry is RetryAdvice.NEVER:
                     raise
                 if not logged:
-                    self._tell(f"waiting for the server: {error}")
+                    self._log(f"waiting for the server: {error}")
                     logged = True
             await asyncio.sleep(backoff.next_pause())
 
@@ -192,7 +190,7 @@ class TaskRunner:
         When this returns or raises, the command and its processes have ended.
         """
         held = asyncio.Event()
-        beating = asyncio.create_task(self._beat(task, lease, held))
+        beating = asyncio.create_task(self._send_heartbeats(task, lease, held))
         working = asyncio.create_task(self._run_command(task, held))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -221,19 +219,21 @@ class TaskRunner:
         has already accepted the outcome: then the answer to the report counts. A stopped agent does
         not wait long for a server that is unreachable.
         """
-        telling = asyncio.create_task(self._report(task, outcome))
+        reporting = asyncio.create_task(self._report(task, outcome))
         try:
-            waiting = [telling, beating] if stopping.done() else [telling, beating, stopping]
+            waiting = [reporting, beating] if stopping.done() else [reporting, beating, stopping]
             await _first(*waiting)
-            if not telling.done():
-                await asyncio.wait((telling,), timeout=_FAREWELL)
+            if not reporting.done():
+                await asyncio.wait((reporting,), timeout=_LAST_REPORT_TIME)
         finally:
-            await _end(telling)
-        if not telling.cancelled():
-            return telling.result()
-        return TaskOutcome("lost", str(_loss(beating) or f"the server is away; {outcome.said}"))
+            await _end(reporting)
+        if not reporting.cancelled():
+            return reporting.result()
+        return TaskOutcome("lost", str(_loss(beating) or f"the server is away; {outcome.text}"))
 
-    async def _beat(self, task: Mapping[str, Any], lease: float, held: asyncio.Event) -> None:
+    async def _send_heartbeats(
+        self, task: Mapping[str, Any], lease: float, held: asyncio.Event
+    ) -> None:
         """Hold the task while this runs. Raises _Lost.
 
         Sends the first heartbeat at once, and then sets *held*: the response with the task may have
@@ -267,8 +267,8 @@ class TaskRunner:
         """Report the outcome until the server accepts it. A release is only tried for a while,
         because the lease ends by itself.
         """
-        patience = _FAREWELL if outcome.verb == "release" else None
-        words = outcome.said[-_RESULT_MOST:]
+        patience = _LAST_REPORT_TIME if outcome.verb == "release" else None
+        words = outcome.text[-_RESULT_MOST:]
         body: dict[str, Any] = self._holder_fields(task)
         if outcome.verb == "complete":
             body |= {"result": words}
@@ -283,7 +283,7 @@ class TaskRunner:
         except (CallFailed, RemoteRefused) as error:
             return TaskOutcome("lost", str(error))
         except TimeoutError:
-            return TaskOutcome("lost", f"the server is away; {outcome.said}")
+            return TaskOutcome("lost", f"the server is away; {outcome.text}")
         return outcome
 
     def _holder_fields(self, task: Mapping[str, Any]) -> dict[str, Any]:
@@ -397,15 +397,17 @@ def _signal(number: int) -> str:
 
 
 async def run_all(
-    runner: TaskRunner, *, once: bool, say: Callable[[Mapping[str, Any]], None]
+    runner: TaskRunner, *, once: bool, print_end: Callable[[Mapping[str, Any]], None]
 ) -> bool:
-    """Take tasks until the runner is stopped, or one with *once*. Returns whether there was one."""
-    some = False
+    """Take tasks until the runner is stopped, or one with *once*. Calls *print_end* with each that
+    has ended. Returns whether there was one.
+    """
+    took_one = False
     while not runner.stopped:
         ended = await runner.next()
         if ended is not None:
-            some = True
-            say(ended)
+            took_one = True
+            print_end(ended)
         if once:
             break
-    return some
+    return took_one

@@ -102,12 +102,12 @@ async def agent(
         release_code=release_code,
     )
     async with Remote.of(session, api_url) as remote:
-        runner = TaskRunner(remote, plan, tell=session.out.note)
+        runner = TaskRunner(remote, plan, log=session.out.note)
         runner.check()
         for number in _ENDED_BY:
             asyncio.get_running_loop().add_signal_handler(number, runner.stop)
-        some = await run_all(runner, once=once, say=session.out.object)
-    if once and not some and not runner.stopped:
+        took_one = await run_all(runner, once=once, print_end=session.out.object)
+    if once and not took_one and not runner.stopped:
         session.out.note("there is no task now")
         raise typer.Exit(exits.LATER)
 
