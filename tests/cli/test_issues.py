@@ -1,4 +1,4 @@
-"""`towpath issues`, on a database and a store of its own: without a server, and beside one."""
+"""`towpath issues`, on its own database and Redis: without a server, and beside one."""
 
 import asyncio
 import json
@@ -32,14 +32,14 @@ def issues(towpath: Command, prepared_file_url: str) -> Command:
 
 
 def refused(issues: Command, code: int, *words: str) -> str:
-    """What is said about a refusal with that exit code."""
+    """Returns the error of a command that must end with this exit code."""
     ran = issues("issues", *words)
     assert ran.code == code, ran.err
     return ran.err
 
 
 def told(issues: Command, *words: str) -> list[Any]:
-    """What programs are told."""
+    """Returns the JSON that a command prints."""
     return [json.loads(line) for line in issues("--json", "issues", *words).out.splitlines()]
 
 
@@ -64,7 +64,7 @@ def test_an_issue_is_added_listed_and_shown(issues: Command) -> None:
     assert (found["priority"], found["assignable"], found["explanation"]) == (80, True, "ready")
 
 
-def test_an_issue_is_closed(issues: Command) -> None:
+def test_add_with_closed_closes_an_issue(issues: Command) -> None:
     add(issues, 7)
     assert issues("issues", "add", "octo/repo", "7", "--closed").out.startswith("octo/repo#7  ")
     [closed] = told(issues, "show", "octo/repo", "7")
@@ -83,7 +83,7 @@ def test_an_issue_without_a_holder_is_not_released(issues: Command) -> None:
 
 
 class TestAPolicy:
-    def test_is_checked_and_compared(self, issues: Command, tmp_path: Path) -> None:
+    def test_a_policy_file_is_checked_and_compared(self, issues: Command, tmp_path: Path) -> None:
         add(issues, 7, "P1", title="It breaks")
         add(issues, 8, "wontfix")
         add(issues, 9)
@@ -104,7 +104,7 @@ class TestAPolicy:
         [still] = told(issues, "show", "octo/repo", "8")
         assert still["assignable"] is True
 
-    def test_without_a_file_is_the_built_in_one(self, issues: Command) -> None:
+    def test_the_policy_without_a_file_is_the_built_in_one(self, issues: Command) -> None:
         add(issues, 7)
         ran = issues("issues", "policy")
         assert ran.code == 0
@@ -122,7 +122,7 @@ class TestAPolicy:
             ("[roles]\ndefault = 'a b'", "roles.default"),
         ],
     )
-    def test_that_is_invalid_is_refused(
+    def test_an_invalid_policy_is_refused(
         self, issues: Command, tmp_path: Path, text: str, what: str
     ) -> None:
         file = tmp_path / "policy.toml"
@@ -137,7 +137,7 @@ def test_a_sync_without_a_server_ends_as_still_open(issues: Command) -> None:
 
 
 class TestBesideAServerAndAGitHub:
-    """The server has the token; whoever is at the terminal has database and store."""
+    """The server has GitHub's token; the command has the database and Redis."""
 
     @pytest.fixture
     def github(self) -> Iterator[GitHubDouble]:

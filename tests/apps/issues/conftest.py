@@ -1,4 +1,4 @@
-"""Issues on a real store and a database in a file."""
+"""Issues on a real Redis and a database in a file."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -68,7 +68,7 @@ async def synced(
 
 @pytest.fixture
 def github() -> Iterator[GitHubDouble]:
-    """One whose webhooks the test delivers itself."""
+    """A GitHub double whose webhooks the test delivers itself."""
     description = github_description()
     check = description.misfits if description else None
     with GitHubDouble(check=check, live=False) as double:

@@ -1,4 +1,4 @@
-"""How much work something is: statements of the database, and scripts of the store."""
+"""Counts statements of the database and scripts of Redis."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from towpath.ledger.ledger import Ledger
 
 @contextmanager
 def statements() -> Generator[list[tuple[str, Any]]]:
-    """Statements that databases are asked to execute meanwhile, with their parameters; one with
-    many rows is one.
+    """Collects the statements that are executed in the block, with their parameters. One statement
+    with many rows counts once.
     """
     executed: list[tuple[str, Any]] = []
 
@@ -31,26 +31,26 @@ def statements() -> Generator[list[tuple[str, Any]]]:
         event.remove(Engine, "before_cursor_execute", note)
 
 
-async def read_whole(ledger: Ledger, executed: Iterable[tuple[str, Any]]) -> list[str]:
-    """Which of these questions, on SQLite, go through all issues."""
+async def full_scans(ledger: Ledger, executed: Iterable[tuple[str, Any]]) -> list[str]:
+    """Returns those of the queries that scan all issues on SQLite."""
     found: list[str] = []
     for statement, parameters in executed:
         if statement.startswith("SELECT") and "towpath_issues_issues" in statement:
-            plan = await ledger.read(_plan(statement, parameters))
+            plan = await ledger.read(_query_plan(statement, parameters))
             if any("SCAN towpath_issues_issues" in step or "(id>?)" in step for step in plan):
                 found.append(f"{statement}: {plan}")
     return found
 
 
-def _plan(statement: str, parameters: Any) -> Callable[[Connection], list[str]]:
-    asked = f"EXPLAIN QUERY PLAN {statement}"
+def _query_plan(statement: str, parameters: Any) -> Callable[[Connection], list[str]]:
+    explain = f"EXPLAIN QUERY PLAN {statement}"
     return lambda connection: [
-        str(row[-1]) for row in connection.exec_driver_sql(asked, parameters)
+        str(row[-1]) for row in connection.exec_driver_sql(explain, parameters)
     ]
 
 
 def scripts_run(server: EmbeddedServer) -> int:
-    """How many scripts the store was asked to run since it started."""
+    """Number of scripts that Redis was asked to run since it started."""
     stats = ask_fields(server.address, "INFO", "commandstats")
     counted = [
         numbers for name, numbers in stats.items() if name in ("cmdstat_evalsha", "cmdstat_eval")

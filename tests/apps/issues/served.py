@@ -1,4 +1,4 @@
-"""A server with issues that listens on a port of this machine, and whoever tells it of some."""
+"""A server with issues that listens on a port of this machine."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ ALL = {"agent_id": "a-1", "repositories": [REPOSITORY]}
 
 @dataclass
 class ServedIssues:
-    """The server: where it is, with which key an agent works, and what people do."""
+    """A running server: its address, the key of its agents, and requests of people."""
 
     app: FastAPI
     address: str
     key: str
     client: httpx.AsyncClient
-    """With a key that may do everything."""
+    """Its key has all scopes."""
 
-    async def tell(self, number: int, **more: Any) -> None:
+    async def put_issue(self, number: int, **more: Any) -> None:
         issue = {"repository": REPOSITORY, "number": number, "title": f"Issue {number}", **more}
         answer = await self.client.post("/api/v1/issues", json=issue)
         assert answer.status_code == 200, answer.text
 
-    async def look(self, number: int) -> Any:
+    async def get_issue(self, number: int) -> Any:
         place = REPOSITORY.replace("/", "%2F")
         return (await self.client.get(f"/api/v1/issues/{place}/{number}")).json()
 
@@ -45,17 +45,17 @@ class ServedIssues:
         answer = await self.client.post("/api/v1/request-task", json=body)
         return answer.json() if answer.status_code == 200 else None
 
-    async def say(self, verb: str, task: Any, **more: Any) -> httpx.Response:
+    async def post_task(self, verb: str, task: Any, **more: Any) -> httpx.Response:
         path = f"/api/v1/tasks/{task['task_id']}/{verb}"
         return await self.client.post(path, json={"token": task["token"], **more})
 
     async def client_key(self, *scopes: str) -> str:
-        """A new key."""
+        """Returns a new key with these scopes."""
         return await key_of(self.app, *scopes)
 
     @property
     def waiting(self) -> int:
-        """How many agents wait for a task."""
+        """Number of requests that wait for a task."""
         return self.app.state.open_requests.count(OpenKind.WAIT)
 
 

@@ -1,4 +1,4 @@
-"""The service of issues with all that it needs, and what tells it of issues."""
+"""The service of issues on a real database and Redis, with shortcuts for tests."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ REPOSITORY = "octo/repo"
 
 
 class IssueServices:
-    """The service, and what is behind it."""
+    """The service, with the parts that it is made of."""
 
     def __init__(
         self, engine: Engine, ledger: Ledger, options: IssuesOptions, policy: IssuePolicy
@@ -38,8 +38,8 @@ class IssueServices:
         )
         self.service = Issues(self.store)
 
-    def under(self, policy: IssuePolicy) -> "IssueServices":
-        """Another process, with another policy."""
+    def with_policy(self, policy: IssuePolicy) -> "IssueServices":
+        """Returns the services of another process that has another policy."""
         return IssueServices(self.engine, self.ledger, self.store.options, policy)
 
     async def put(
@@ -51,8 +51,8 @@ class IssueServices:
     async def close(self, number: int, *labels: str) -> Issue:
         return await self.put(number, *labels, state=IssueState.CLOSED)
 
-    async def tell(self, facts: Facts, version: int, *, read: bool = False) -> Issue:
-        """As a webhook does; *read*: as reconciliation does."""
+    async def apply_facts(self, facts: Facts, version: int, *, read: bool = False) -> Issue:
+        """Store facts as a webhook does, or, with *read*, as a comparison with GitHub does."""
         return await self.service.put(
             replace(facts, source=IssueSource.GITHUB, version=version, read=read)
         )
@@ -62,29 +62,29 @@ class IssueServices:
         change = change_issues({facts.id: facts}, policy=self.store.policy, projections=None)
         await self.ledger.jobs.decide(change)
 
-    async def ask(
+    async def request(
         self, agent: str = "ann", *, wait: Duration | None = None, **wish: Any
     ) -> Task | None:
         return await self.service.assignment.request(TaskRequest(agent=agent, **wish), wait=wait)
 
     async def take(self, agent: str = "ann", **wish: Any) -> Task:
-        task = await self.ask(agent, **wish)
+        task = await self.request(agent, **wish)
         assert task is not None
         return task
 
-    async def look(self, number: int) -> Issue:
+    async def get_issue(self, number: int) -> Issue:
         return await self.service.get(REPOSITORY, number)
 
-    async def lapse(self, number: int) -> None:
-        """Wait until the hold of an issue has ended, and was noticed."""
+    async def wait_for_end_of_hold(self, number: int) -> None:
+        """Wait until the hold of an issue has ended, and its row says so."""
 
-        async def noticed() -> bool:
+        async def has_ended() -> bool:
             await self.store.maintain_once()
-            return not (await self.look(number)).held
+            return not (await self.get_issue(number)).held
 
-        await eventually_async(noticed)
+        await eventually_async(has_ended)
 
-    def counted(self, name: str, *labels: str) -> float:
+    def metric(self, name: str, *labels: str) -> float:
         samples = self.metrics.registry.get_sample_value(
             name, {"state": labels[0]} if labels else {}
         )

@@ -1,4 +1,4 @@
-"""Issues beside a GitHub on this machine."""
+"""The service of issues beside the GitHub double."""
 
 from contextlib import suppress
 
@@ -33,7 +33,7 @@ def options_for(github: GitHubDouble, more: tuple[str, ...] = ()) -> IssuesOptio
 
 
 class SyncedIssueServices(IssueServices):
-    """The service beside a GitHub; what its worker does is done when a test says so."""
+    """The service beside the GitHub double; tests do the work of its worker themselves."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class SyncedIssueServices(IssueServices):
         self.projector = Projector(self.store, self.client)
         self.reconciler = Reconciler(self.store, self.client)
         self.taken = 0
-        """Deliveries of GitHub that were taken."""
+        """Number of webhooks that were delivered."""
 
     def restarted(self) -> "SyncedIssueServices":
-        """Another process, which knows what is in database and store."""
+        """Returns the services of another process, on the same database and Redis."""
         again = (self.engine, self.ledger, self.store.options, self.store.policy)
         return SyncedIssueServices(*again, github=self.github, caller=self._caller)
 
@@ -65,7 +65,7 @@ class SyncedIssueServices(IssueServices):
         return await self.reconciler.compare(repository)
 
     async def deliver(self, *deliveries: GitHubDelivery) -> None:
-        """Take these webhooks, or all that came since the last time."""
+        """Deliver these webhooks, or all that GitHub sent since the last call."""
         some = deliveries or self.github.deliveries[self.taken :]
         if not deliveries:
             self.taken += len(some)
@@ -74,7 +74,7 @@ class SyncedIssueServices(IssueServices):
             await self.service.intake.take(told)
 
     async def project(self, *, attempt: int = 1) -> int:
-        """Do what is to be shown on GitHub; how many jobs there were."""
+        """Run the waiting projections; returns how many there were."""
         done = 0
         while True:
             page = await self.ledger.jobs.list(PROJECTIONS, state=RecordState.PENDING)
@@ -86,11 +86,11 @@ class SyncedIssueServices(IssueServices):
                 done += 1
 
     async def project_failing(self) -> None:
-        """Do it, and let it fail: it stays to be done."""
+        """Run the waiting projection, which must fail: it still waits afterwards."""
         [record] = (await self.ledger.jobs.list(PROJECTIONS, state=RecordState.PENDING)).records
         with suppress(Retry):
             await self.projector.project(record.payload, Attempt(1))
-            raise AssertionError("it worked")
+            raise AssertionError("the projection did not fail")
 
     def labels(self, number: int) -> set[str]:
         return set(self.people[number].labels)
@@ -101,7 +101,7 @@ class SyncedIssueServices(IssueServices):
 
 
 class Attempt(Context):
-    """An attempt whose number a test chooses."""
+    """The context of an attempt whose number a test chooses."""
 
     __slots__ = ("_number",)
 

@@ -1,4 +1,4 @@
-"""`towpath agent`: any command works on issues, one task at a time, and tells what came of it."""
+"""`towpath agent`: runs any command for one task after the other, and reports each outcome."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Agent:
         self.process = process
 
     async def ended(self) -> tuple[int, list[Any], str]:
-        """Its exit code, what it told programs, and what it told people."""
+        """Returns its exit code, its standard output and its standard error."""
         out, err = await asyncio.to_thread(self.process.communicate, timeout=WITHIN)
         return self.process.wait(), [json.loads(line) for line in out.splitlines()], err
 
@@ -80,13 +80,15 @@ async def is_there(path: Path) -> None:
 class TestACommand:
     @pytest.fixture
     def options(self) -> IssuesOptions:
-        """However busy the machine is, no task is lost here."""
+        """A lease so long that no task is lost on a busy machine."""
         return IssuesOptions(look=milliseconds(100))
 
-    async def test_gets_the_task_and_no_key_of_ours(
+    async def test_a_command_gets_the_task_and_no_key_of_towpath(
         self, served: ServedIssues, agents: Any, tmp_path: Path
     ) -> None:
-        await served.tell(7, title="Repair $(touch pwned)", body="`touch pwned`", labels=["P1"])
+        await served.put_issue(
+            7, title="Repair $(touch pwned)", body="`touch pwned`", labels=["P1"]
+        )
         script = "cat > task.json; env > env.txt; echo first; echo 'Repaired it.'"
         secrets = {"REDIS_URL": "redis://:secret@example/", "TOWPATH_PASSWORD": "secret"}
         code, told, _ = await agents("--once", command=sh(script), **secrets).ended()
@@ -104,7 +106,7 @@ class TestACommand:
         assert all(name.startswith("TOWPATH_TASK_") for name in own), own
         assert not any(served.key in value or "secret" in value for value in seen.values())
         assert not (tmp_path / "pwned").exists()
-        issue = await served.look(7)
+        issue = await served.get_issue(7)
         assert issue["holder"] is None
         assert issue["withheld"] == "completed"
 
@@ -119,41 +121,41 @@ class TestACommand:
             ("head -c 300000 /dev/zero | tr '\\0' x; echo; echo end", "complete", ["end"]),
         ],
     )
-    async def test_decides_the_outcome_of_the_task_by_its_exit(
+    async def test_the_exit_code_of_a_command_decides_the_outcome_of_its_task(
         self, served: ServedIssues, agents: Any, script: str, outcome: str, facts: list[str]
     ) -> None:
-        await served.tell(7)
+        await served.put_issue(7)
         agent = agents("--once", "--limit", "2s", command=sh(script))
         code, [told], err = await agent.ended()
         assert code == 0, err
         assert told["outcome"] == outcome
         assert [fact for fact in facts if fact not in told["said"]] == []
-        issue = await served.look(7)
+        issue = await served.get_issue(7)
         assert issue["holder"] is None
         assert issue["pr_number"] == (31 if "31" in script else None)
 
-    async def test_that_does_not_exist_is_refused_before_a_task_is_taken(
+    async def test_a_command_that_does_not_exist_is_refused_before_a_task_is_requested(
         self, served: ServedIssues, agents: Any
     ) -> None:
-        await served.tell(7)
+        await served.put_issue(7)
         code, told, err = await agents("--once", command=["./no-such-program"]).ended()
         assert (code, told) == (75, [])
         assert "command_unavailable" in err
         assert "./no-such-program" in err
-        assert (await served.look(7))["outcome"] is None
+        assert (await served.get_issue(7))["outcome"] is None
 
 
 class TestAnAgent:
-    async def test_holds_the_task_while_the_command_runs(
+    async def test_an_agent_holds_its_task_while_the_command_runs(
         self, served: ServedIssues, agents: Any, tmp_path: Path
     ) -> None:
-        await served.tell(7)
+        await served.put_issue(7)
         agent = agents("--once", command=sh("touch began; until test -e go; do sleep 0.05; done"))
         await is_there(tmp_path / "began")
-        first = (await served.look(7))["expires_at"]
+        first = (await served.get_issue(7))["expires_at"]
 
         async def renewed_twice() -> bool:
-            issue = await served.look(7)
+            issue = await served.get_issue(7)
             assert issue["holder"] == "a-1"
             return issue["expires_at"] > first and await served.take() is None
 
@@ -161,10 +163,10 @@ class TestAnAgent:
         (tmp_path / "go").touch()
         assert (await agent.ended())[1][0]["outcome"] == "complete"
 
-    async def test_gives_the_task_back_when_it_is_stopped(
+    async def test_a_stopped_agent_releases_its_task(
         self, served: ServedIssues, agents: Any, tmp_path: Path
     ) -> None:
-        await served.tell(7)
+        await served.put_issue(7)
         agent = agents(
             command=sh("trap 'touch stopped; exit 1' TERM; touch began; sleep 1000 & wait")
         )
@@ -175,10 +177,10 @@ class TestAnAgent:
         assert (tmp_path / "stopped").exists()
         assert (await served.take())["issue_number"] == 7
 
-    async def test_stops_the_command_when_the_task_is_lost(
+    async def test_an_agent_stops_its_command_when_the_task_is_lost(
         self, served: ServedIssues, agents: Any, tmp_path: Path
     ) -> None:
-        await served.tell(7)
+        await served.put_issue(7)
         agent = agents("--once", command=sh("touch began; sleep 1000; touch went-on"))
         await is_there(tmp_path / "began")
         place = REPOSITORY.replace("/", "%2F")
@@ -188,18 +190,18 @@ class TestAnAgent:
         assert (code, told["outcome"]) == (0, "lost")
         assert not (tmp_path / "went-on").exists()
 
-    async def test_stops_the_command_when_the_issue_is_closed(
+    async def test_an_agent_stops_its_command_when_the_issue_is_closed(
         self, served: ServedIssues, agents: Any, tmp_path: Path
     ) -> None:
-        await served.tell(7)
+        await served.put_issue(7)
         agent = agents("--once", command=sh("touch began; sleep 1000"))
         await is_there(tmp_path / "began")
-        await served.tell(7, state="closed")
+        await served.put_issue(7, state="closed")
         _, [told], _ = await agent.ended()
         assert told["outcome"] == "release"
         assert "closed" in told["said"]
 
-    async def test_works_on_one_task_after_the_other_until_it_is_stopped(
+    async def test_an_agent_works_on_one_task_after_the_other_until_it_is_stopped(
         self, served: ServedIssues, agents: Any, tmp_path: Path
     ) -> None:
         agent = agents(command=sh("echo $TOWPATH_TASK_ISSUE >> done.txt"))
@@ -209,7 +211,7 @@ class TestAnAgent:
 
         await eventually_async(waits)  # it asks, and there is nothing
         for number in (1, 2, 3):
-            await served.tell(number)
+            await served.put_issue(number)
         done = tmp_path / "done.txt"
         await asyncio.to_thread(
             eventually, lambda: done.exists() and len(done.read_text().split()) == 3
@@ -220,12 +222,14 @@ class TestAnAgent:
         assert (code, [line["outcome"] for line in told]) == (0, ["complete"] * 3)
         assert done.read_text().split() == ["1", "2", "3"]
 
-    async def test_ends_with_75_if_there_is_no_task(self, agents: Any) -> None:
+    async def test_an_agent_exits_with_75_if_there_is_no_task(self, agents: Any) -> None:
         code, told, err = await agents("--once", "--wait", "0s", command=["true"]).ended()
         assert (code, told) == (75, [])
         assert "refused" not in err
 
-    async def test_is_refused_without_the_scope(self, served: ServedIssues, agents: Any) -> None:
+    async def test_an_agent_without_the_scope_is_refused(
+        self, served: ServedIssues, agents: Any
+    ) -> None:
         reader = await served.client_key("read")
         code, told, err = await agents("--once", command=["true"], key=reader).ended()
         assert (code, told) == (1, [])

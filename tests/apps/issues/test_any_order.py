@@ -1,4 +1,4 @@
-"""Webhooks doubled, reordered and lost, then a comparison with GitHub: the same end (I19)."""
+"""Doubled, reordered and lost webhooks, then a sync: the rows always match GitHub (I19)."""
 
 import os
 import random
@@ -27,7 +27,7 @@ def policy() -> IssuePolicy:
 
 
 def happenings(people: People, chance: random.Random) -> None:
-    """People at work: some issues, some pull requests, in any order."""
+    """Returns what people do: steps on issues and pull requests, in random order."""
     numbers = [people.open(f"Issue {n}", labels=chance.sample(LABELS, 1)).number for n in range(3)]
     pulls: list[int] = []
     doings: list[Callable[[int], object]] = [
@@ -50,7 +50,7 @@ def happenings(people: People, chance: random.Random) -> None:
 
 
 def reordered(sent: list[GitHubDelivery], chance: random.Random) -> list[GitHubDelivery]:
-    """Some are lost, some come twice, all in any order."""
+    """Returns the webhooks in random order, some of them twice, without some of them."""
     kept = [delivery for delivery in sent if chance.random() < 0.7]
     twice = [delivery for delivery in kept if chance.random() < 0.3]
     mixed = kept + twice
@@ -63,7 +63,7 @@ def told(issue: Issue, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 async def expected(synced: SyncedIssueServices, repository: str) -> dict[str, Issue]:
-    """What GitHub has, judged at once."""
+    """Returns the rows that GitHub's present state and the policy lead to."""
     people = synced.at(repository)
     rows: dict[str, Issue] = {}
     for number, there in people.repository.issues.items():
@@ -122,11 +122,11 @@ def newest_pull(people: People, number: int) -> int | None:
 async def everything_offered_is_handed_out(
     synced: SyncedIssueServices, rows: dict[str, Issue]
 ) -> None:
-    """The queue has what the rows say: no more, no less. Reviews wait for their delay."""
+    """Check that the queue hands out exactly what the rows offer. Reviews wait for their delay."""
     offered = {
         row.number for row in rows.values() if not row.withheld and row.task_type != "review"
     }
     taken = set[int]()
-    while (task := await synced.ask(f"agent-{len(taken)}")) is not None:
+    while (task := await synced.request(f"agent-{len(taken)}")) is not None:
         taken.add(task.issue_number)
     assert taken == offered

@@ -20,7 +20,7 @@ PLACES = {
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """A database and a store."""
+    """URLs of a database and of a Redis."""
     database, store = PLACES[request.param]
     return request.getfixturevalue(database), request.getfixturevalue(store).url
 
@@ -40,7 +40,7 @@ async def test_a_task_from_the_webhook_to_its_end(synced: SyncedIssueServices) -
     synced.people.open("More", labels=["needs-review"])
     await synced.deliver()
     task = await synced.take("ann", roles=("developer",), repositories=("octo/repo",))
-    assert await synced.ask("bob") is None  # the other one waits for its review
+    assert await synced.request("bob") is None  # the other one waits for its review
     held = await synced.service.heartbeat(task.task_id, task.token)
     assert held.expires_at >= task.expires_at
     await synced.project()
@@ -51,7 +51,7 @@ async def test_a_task_from_the_webhook_to_its_end(synced: SyncedIssueServices) -
     assert ended.state == "done"
     await synced.project()
     assert synced.labels(1) == {"P1"}
-    issue = await synced.look(1)
+    issue = await synced.get_issue(1)
     assert (issue.withheld, issue.pr_number, issue.shown) == ("completed", 9, ())
     assert (await synced.service.list(assignable=True)).issues == []
     assert [one.number for one in (await synced.service.list(assignable=False)).issues] == [1, 2]
@@ -71,7 +71,7 @@ async def test_a_comparison_with_github(synced: SyncedIssueServices) -> None:
     assert (await synced.sync()).changed == 3
     held = await synced.service.heartbeat(task.task_id, task.token)
     assert "closed" in str(held.withdrawn)
-    words = [(await synced.look(number)).withheld for number in (1, 2, 3, 4)]
+    words = [(await synced.get_issue(number)).withheld for number in (1, 2, 3, 4)]
     assert words == ["closed", "never", "gone", ""]
     synced.github.rename("octo/repo", "octo/new")
     await synced.sync()
@@ -87,10 +87,10 @@ class TestAmongMany:
     async def test_each_issue_has_one_holder_and_limits_hold(
         self, synced: SyncedIssueServices
     ) -> None:
-        """IssueWebhook of and asked for at the same time."""
+        """Many issues are reported and requested at the same time."""
         await asyncio.gather(*(synced.put(n, body="Blocked by #1") for n in range(1, 9)))
         await synced.close(1)
-        found = await asyncio.gather(*(synced.ask(f"a{n % 6}") for n in range(12)))
+        found = await asyncio.gather(*(synced.request(f"a{n % 6}") for n in range(12)))
         taken = [task for task in found if task is not None]
         assert len(taken) == len({task.issue_number for task in taken}) == 4
         held = [row for row in (await synced.rows()).values() if row.held]
@@ -101,5 +101,5 @@ class TestAmongMany:
         assert (await synced.take("ann")).issue_number in range(2, 9)
 
 
-async def test_the_steps_make_the_tables_that_the_code_says(server_url: str) -> None:
+async def test_the_migration_steps_make_the_declared_tables(server_url: str) -> None:
     assert await drift(TABLES, url=server_url) == []

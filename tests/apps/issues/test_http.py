@@ -144,7 +144,7 @@ async def test_a_request_can_be_repeated(client: httpx.AsyncClient) -> None:
 async def test_a_request_can_be_repeated_with_another_wait(
     client: httpx.AsyncClient, waits: tuple[float, float]
 ) -> None:
-    """Whether the first had to wait or not."""
+    """Whether the first request had to wait or not."""
     first, second = waits
     body, named = {"agent_id": "ann", "wait": first}, {"Idempotency-Key": "k1"}
     answer = await client.post("/api/v1/request-task", json=body, headers=named)

@@ -37,7 +37,7 @@ two_kinds = pytest.mark.parametrize("kind", ["heeding", "deaf", pytest.param("pa
 
 
 class Agents:
-    """Starts `towpath agent` with the locking command, and reads what these wrote down."""
+    """Starts `towpath agent` with the locking command, and reads the journal of the commands."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder, self._stack = folder, stack
@@ -66,7 +66,7 @@ class Agents:
         return [line.split()[1:] for line in lines if line.startswith(word)]
 
     def end_commands(self) -> None:
-        """End what the command of a killed agent has started: the system ends only the command."""
+        """End the children of a killed agent's command: the system ends only the command itself."""
         for _, leader in self.lines("began"):
             with suppress(ProcessLookupError):
                 os.killpg(int(leader), signal.SIGKILL)
@@ -95,7 +95,7 @@ def agents(tmp_path: Path) -> Iterator[Agents]:
 
 @pytest.fixture
 def lease() -> Duration:
-    """Agents that are silent for so long lose their task."""
+    """Agents that send no heartbeat for this time lose their task."""
     return seconds(6)
 
 
@@ -110,7 +110,7 @@ async def served(
 
 @pytest.fixture
 async def proxy(served: ServedIssues) -> AsyncIterator[Proxy]:
-    """A line to the server that can fail."""
+    """A proxy before the server that can fail."""
     port = int(served.address.rpartition(":")[2])
     async with Proxy(("127.0.0.1", port), Faults(), tcp=True) as line:
         yield line
@@ -126,22 +126,22 @@ async def take_away(served: ServedIssues, number: int) -> None:
 
 
 async def is_gone(pid: str) -> None:
-    """Wait until a command has ended, and was collected."""
+    """Wait until a command has ended and its parent has read its exit code."""
     await asyncio.to_thread(eventually, lambda: not Path(f"/proc/{pid}").exists())
 
 
 async def ended(agent: Program[str]) -> tuple[int, Counter[str]]:
-    """The exit code of an agent that was told to stop, and how many tasks had which outcome."""
+    """Returns the exit code of a stopped agent, and the number of its tasks by outcome."""
     out, _ = await asyncio.to_thread(agent.communicate, timeout=HANGS)
     return agent.wait(), Counter(json.loads(line)["outcome"] for line in out.splitlines())
 
 
 class TestTheCommandOfALostTask:
     @pytest.mark.parametrize("kind", KINDS)
-    async def test_has_ended_before_the_next_begins(
+    async def test_the_command_of_a_lost_task_ends_before_the_next_one_begins(
         self, served: ServedIssues, agents: Agents, kind: str
     ) -> None:
-        await served.tell(7)
+        await served.put_issue(7)
         agent = agents.start(served.address, served.key, kind=kind)
         losses = amount(1, thoroughly=3)
         for count in range(1, losses + 1):
@@ -153,37 +153,37 @@ class TestTheCommandOfALostTask:
         assert (code, outcomes["lost"], outcomes["complete"]) == (0, losses, 0)
 
     @two_kinds
-    async def test_has_ended_before_that_of_another_issue_begins(
+    async def test_the_command_of_a_withdrawn_task_ends_before_that_of_another_issue_begins(
         self, served: ServedIssues, agents: Agents, kind: str
     ) -> None:
-        """A closed issue is withdrawn: it is given back, and the next one taken."""
-        await served.tell(7)
+        """A closed issue is withdrawn: its task is released, and the agent takes the next one."""
+        await served.put_issue(7)
         agents.start(served.address, served.key, kind=kind)
         await agents.have_begun(1)
-        await served.tell(8)
-        await served.tell(7, state="closed")
+        await served.put_issue(8)
+        await served.put_issue(7, state="closed")
         await agents.have_begun(2)
         [[_, first], [issue, _]] = agents.lines("began")
         assert issue == "8"
         await is_gone(first)
-        assert (await served.look(7))["holder"] is None
-        await served.tell(7, state="open")
-        await served.tell(8, state="closed")
+        assert (await served.get_issue(7))["holder"] is None
+        await served.put_issue(7, state="open")
+        await served.put_issue(8, state="closed")
         await agents.have_begun(3)
 
     @two_kinds
-    async def test_ends_when_the_agent_is_stopped_and_the_task_is_given_back(
+    async def test_a_stopped_agent_ends_its_command_and_releases_the_task(
         self, served: ServedIssues, agents: Agents, kind: str
     ) -> None:
-        await served.tell(7)
+        await served.put_issue(7)
         agent = agents.start(served.address, served.key, kind=kind)
         await agents.have_begun(1)
         agent.send_signal(signal.SIGINT)
         assert await ended(agent) == (0, {"release": 1})
         assert (await served.take())["issue_number"] == 7
         again = agents.start(served.address, served.key, kind=kind)
-        await served.tell(7, state="closed")
-        await served.tell(7, state="open")
+        await served.put_issue(7, state="closed")
+        await served.put_issue(7, state="open")
         await agents.have_begun(2)
         again.kill()
 
@@ -191,15 +191,15 @@ class TestTheCommandOfALostTask:
 class TestAnAgentWithoutAnswers:
     @pytest.fixture
     def lease(self) -> Duration:
-        """The command is stopped five seconds earlier: even a busy machine does it in that time."""
+        """The command is stopped five seconds before the end: enough on a busy machine."""
         return seconds(15)
 
     @pytest.mark.parametrize("fault", ["requests", pytest.param("replies", marks=slow), "reset"])
-    async def test_ends_its_command_before_that_of_another_begins(
+    async def test_an_agent_without_answers_ends_its_command_before_another_agent_begins(
         self, served: ServedIssues, agents: Agents, proxy: Proxy, fault: str
     ) -> None:
-        """The other one gets the issue when the lease ends."""
-        await served.tell(7)
+        """The other agent gets the issue when the lease ends."""
+        await served.put_issue(7)
         agents.start(through(proxy), served.key, kind="deaf")
         await agents.have_begun(1)
         agents.start(served.address, served.key, name="a-2")
@@ -213,7 +213,7 @@ class TestAnAgentWithoutAnswers:
             return agents.begun == 2
 
         await eventually_async(taken_over)
-        assert (await served.look(7))["holder"] == "a-2"
+        assert (await served.get_issue(7))["holder"] == "a-2"
 
 
 class TestAServer:
@@ -227,7 +227,7 @@ class TestAServer:
             yield server
 
     @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-    async def test_that_is_silent_for_longer_than_the_lease_has_no_command_running(
+    async def test_no_command_runs_after_the_server_was_silent_for_longer_than_the_lease(
         self, running: RunningServer, agents: Agents, number: signal.Signals
     ) -> None:
         agents.start(running.address, running.key)
@@ -245,12 +245,12 @@ class TestAServer:
 async def test_no_issue_has_two_commands_over_many_losses(
     served: ServedIssues, agents: Agents, proxy: Proxy
 ) -> None:
-    """People take tasks away, close and reopen issues, and the line to the server fails."""
+    """People take tasks away, close and reopen issues, and connections to the server fail."""
     seed = int(os.environ.get("LOST_TASKS_SEED", random.randrange(2**32)))
     print(f"LOST_TASKS_SEED={seed}")  # noqa: T201 -- shown when the test fails
     chance = random.Random(seed)
     for number in (1, 2):
-        await served.tell(number)
+        await served.put_issue(number)
     agents.start(through(proxy), served.key, kind=chance.choice(KINDS))
     for round in range(1, amount(5, thoroughly=100)):
         await agents.have_begun(round)
@@ -259,8 +259,8 @@ async def test_no_issue_has_two_commands_over_many_losses(
             case "taken":
                 await take_away(served, int(number))
             case "closed":
-                await served.tell(int(number), state="closed")
-                await served.tell(int(number), state="open")
+                await served.put_issue(int(number), state="closed")
+                await served.put_issue(int(number), state="open")
             case fault:
                 proxy.faults.hole = chance.choice([Hole.REQUESTS, Hole.REPLIES])
                 proxy.faults.reset = fault == "reset"

@@ -1,4 +1,4 @@
-"""What the policy makes of an issue, and what changes of an issue do to its task."""
+"""How the policy judges issues, and how changes of an issue affect its task."""
 
 import tomllib
 from pathlib import Path
@@ -19,7 +19,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "issues" / "policy.toml"
 
 
 def asked(server: EmbeddedServer, *words: str) -> Any:
-    """What the store itself says."""
+    """Returns Redis's own answer to a command."""
     return server.ask(*words)
 
 
@@ -32,7 +32,9 @@ class TestTheBuiltInPolicy:
         ("labels", "priority"),
         [((), 40), (("P0",), 100), (("p2",), 60), (("P4", "P1"), 80), (("other",), 40)],
     )
-    def test_goes_by_labels_of_priority(self, labels: tuple[str, ...], priority: int) -> None:
+    def test_the_built_in_policy_reads_priorities_from_labels(
+        self, labels: tuple[str, ...], priority: int
+    ) -> None:
         assert IssuePolicy().urgency(an_issue(*labels)) == priority
 
     @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ class TestTheBuiltInPolicy:
             (("role:$(id)",), TaskType.DEVELOPMENT, "developer"),
         ],
     )
-    def test_goes_by_labels_of_roles(
+    def test_the_built_in_policy_reads_roles_from_labels(
         self, labels: tuple[str, ...], kind: TaskType, role: str
     ) -> None:
         policy, issue = IssuePolicy(), an_issue(*labels)
@@ -65,7 +67,7 @@ class TestTheBuiltInPolicy:
             (an_issue(body="Blocked by #2"), None),
         ],
     )
-    def test_withholds(self, issue: Issue, word: str | None) -> None:
+    def test_the_built_in_policy_withholds_an_issue(self, issue: Issue, word: str | None) -> None:
         found = IssuePolicy().withheld(issue, TaskType.DEVELOPMENT, [])
         assert (found and found.word) == word
 
@@ -88,21 +90,21 @@ def test_the_example_of_a_policy_has_every_setting() -> None:
 
 
 class TestAChangeOfAnIssue:
-    async def test_that_withdraws_it_takes_its_task_away(self, issues: IssueServices) -> None:
+    async def test_an_issue_that_is_withheld_loses_its_task(self, issues: IssueServices) -> None:
         await issues.put(1)
         await issues.put(1, "epic")
-        assert await issues.ask() is None
+        assert await issues.request() is None
         await issues.put(1, "P1")
         task = await issues.take()
         assert task.task_id == "octo~repo~1~2"
 
-    async def test_of_its_priority_counts_at_once(self, issues: IssueServices) -> None:
+    async def test_another_priority_counts_at_once(self, issues: IssueServices) -> None:
         await issues.put(1, "P2")
         await issues.put(2, "P3")
         await issues.put(2, "P0")
         assert (await issues.take()).issue_number == 2
 
-    async def test_under_a_held_lease_leaves_the_task_with_its_agent(
+    async def test_a_change_of_a_held_issue_leaves_the_task_with_its_agent(
         self, issues: IssueServices
     ) -> None:
         await issues.put(1)
@@ -111,11 +113,11 @@ class TestAChangeOfAnIssue:
         held = await issues.service.heartbeat(task.task_id, task.token)
         assert held.withdrawn is None
         await issues.service.release(task.task_id, task.token)
-        issue = await issues.look(1)
+        issue = await issues.get_issue(1)
         assert (issue.task_type, issue.role, issue.priority) == ("review", "reviewer", 100)
 
     @pytest.mark.parametrize("how", ["closed", "epic", "assigned"])
-    async def test_that_withdraws_a_held_issue_asks_its_agent_to_stop(
+    async def test_the_agent_of_a_withdrawn_issue_is_asked_to_stop(
         self, issues: IssueServices, how: str
     ) -> None:
         await issues.put(1)
@@ -128,45 +130,49 @@ class TestAChangeOfAnIssue:
             await issues.put(1, assignees=("zoe",))
         held = await issues.service.heartbeat(task.task_id, task.token)
         assert held.withdrawn
-        assert await issues.ask("bob") is None
+        assert await issues.request("bob") is None
         ended = await issues.service.release(task.task_id, task.token)
         assert ended.state == "cancelled"
-        assert await issues.ask("bob") is None
+        assert await issues.request("bob") is None
 
-    async def test_and_back_gives_it_to_nobody_else_meanwhile(self, issues: IssueServices) -> None:
-        """At most one agent holds it, whatever the labels do."""
+    async def test_a_held_issue_that_changes_and_changes_back_gets_no_second_holder(
+        self, issues: IssueServices
+    ) -> None:
+        """At most one agent holds it, whatever its labels become."""
         await issues.put(1)
         task = await issues.take()
         await issues.put(1, "epic")
         await issues.put(1)
-        assert await issues.ask("bob") is None
+        assert await issues.request("bob") is None
         await issues.service.complete(task.task_id, task.token)
-        assert (await issues.look(1)).withheld == "completed"
+        assert (await issues.get_issue(1)).withheld == "completed"
 
-    async def test_that_closes_a_blocker_sets_others_free(self, issues: IssueServices) -> None:
-        issues = issues.under(IssuePolicy(blocked_by=True))
+    async def test_an_issue_is_offered_once_its_blocker_is_closed(
+        self, issues: IssueServices
+    ) -> None:
+        issues = issues.with_policy(IssuePolicy(blocked_by=True))
         await issues.put(1)
         await issues.put(2, "P0", body="Blocked by #1")
-        assert (await issues.look(2)).withheld == "blocked"
+        assert (await issues.get_issue(2)).withheld == "blocked"
         await issues.close(1)
         assert (await issues.take()).issue_number == 2
 
-    async def test_of_the_policy_counts_for_issues_that_are_known(
-        self, issues: IssueServices
-    ) -> None:
+    async def test_another_policy_applies_to_known_issues(self, issues: IssueServices) -> None:
         await issues.put(1, "wontfix")
-        other = issues.under(IssuePolicy(never=("wontfix",)))
+        other = issues.with_policy(IssuePolicy(never=("wontfix",)))
         await other.store.maintain_once()
-        assert (await other.look(1)).withheld == "never"
-        assert await other.ask() is None
+        assert (await other.get_issue(1)).withheld == "never"
+        assert await other.request() is None
 
 
 class TestAReviewTask:
-    async def test_waits_for_its_delay(self, issues: IssueServices, server: EmbeddedServer) -> None:
+    async def test_a_review_task_waits_for_its_delay(
+        self, issues: IssueServices, server: EmbeddedServer
+    ) -> None:
         before = wall_ms()
         await issues.put(1, "needs-review")
-        assert await issues.ask() is None
-        issue = await issues.look(1)
+        assert await issues.request() is None
+        issue = await issues.get_issue(1)
         assert before <= issue.found <= wall_ms()
         assert issue.review_due == issue.found + 300_000
         assert (await issues.service.explain("octo/repo", 1)).why == "not_due"
@@ -179,16 +185,16 @@ class TestAReviewTask:
         assert instant(issue.found).strftime("%Y-%m-%dT%H:%M:%SZ").encode() in kept
         assert 86_000_000 < asked(server, "PTTL", "review_delay_octo/repo#1") <= 86_400_000
 
-    async def test_is_not_put_off_by_polling(self, issues: IssueServices) -> None:
+    async def test_polling_does_not_restart_a_review_delay(self, issues: IssueServices) -> None:
         first = await issues.put(1, "needs-review")
         await issues.put(1)
         again = await issues.put(1, "needs-review", "P0", title="Another")
         assert again.found == first.found
 
-    async def test_is_offered_when_it_is_over(
+    async def test_a_review_task_is_offered_when_its_delay_is_over(
         self, issues: IssueServices, server: EmbeddedServer
     ) -> None:
-        issues = issues.under(IssuePolicy(review=ReviewTasks(delay="0s")))
+        issues = issues.with_policy(IssuePolicy(review=ReviewTasks(delay="0s")))
         issue = await issues.put(1, "needs-review")
         [listed] = (await issues.service.list(assignable=True)).issues
         assert listed.id == issue.id
@@ -196,11 +202,13 @@ class TestAReviewTask:
         task = await issues.take()
         assert (task.task_type, task.role) == (TaskType.REVIEW, "reviewer")
         await issues.store.maintain_once()
-        assert (await issues.look(1)).review_status == "READY_FOR_ASSIGNMENT"
+        assert (await issues.get_issue(1)).review_status == "READY_FOR_ASSIGNMENT"
         assert b"READY_FOR_ASSIGNMENT" in asked(server, "HGETALL", "review_delay_octo/repo#1")
 
-    async def test_keeps_its_time_for_a_day_after_it_was_done(self, issues: IssueServices) -> None:
-        issues = issues.under(IssuePolicy(review=ReviewTasks(delay="0s")))
+    async def test_a_review_delay_is_remembered_for_a_day_after_the_review(
+        self, issues: IssueServices
+    ) -> None:
+        issues = issues.with_policy(IssuePolicy(review=ReviewTasks(delay="0s")))
         first = await issues.put(1, "needs-review")
         task = await issues.take()
         await issues.service.complete(task.task_id, task.token)
@@ -211,7 +219,7 @@ class TestAReviewTask:
 
 
 class TestTheLockForOutsiders:
-    async def test_is_there_while_the_issue_is_held(
+    async def test_the_lock_key_exists_while_the_issue_is_held(
         self, issues: IssueServices, server: EmbeddedServer
     ) -> None:
         await issues.put(1)
@@ -223,17 +231,17 @@ class TestTheLockForOutsiders:
         await issues.service.release(task.task_id, task.token)
         assert asked(server, "GET", key) is None
 
-    async def test_is_never_the_lock_itself(
+    async def test_the_lock_key_decides_nothing(
         self, issues: IssueServices, server: EmbeddedServer
     ) -> None:
         await issues.put(1)
         task = await issues.take()
         asked(server, "DEL", "issue_lock_octo/repo#1")
-        assert await issues.ask("bob") is None
+        assert await issues.request("bob") is None
         await issues.service.heartbeat(task.task_id, task.token)
         assert asked(server, "GET", "issue_lock_octo/repo#1") == b"locked"
 
-    async def test_is_restored_without_a_heartbeat(
+    async def test_a_deleted_lock_key_is_restored_without_a_heartbeat(
         self, issues: IssueServices, server: EmbeddedServer
     ) -> None:
         keys = [f"issue_lock_octo/repo#{number}" for number in (1, 2, 3)]
@@ -247,17 +255,17 @@ class TestTheLockForOutsiders:
         assert [asked(server, "GET", key) for key in keys] == [b"locked", None, b"locked"]
         assert [asked(server, "PEXPIRETIME", key) for key in keys] == [until[0], -2, until[2]]
 
-    async def test_is_not_restored_for_a_hold_that_ends_meanwhile(
+    async def test_the_lock_key_is_not_restored_for_a_hold_that_ends_meanwhile(
         self, issues: IssueServices, server: EmbeddedServer
     ) -> None:
         await issues.put(1)
         task = await issues.take()
-        held = await issues.look(1)
+        held = await issues.get_issue(1)
         await issues.service.release(task.task_id, task.token)
         await issues.service.store.restore_lock(held)
         assert asked(server, "GET", "issue_lock_octo/repo#1") is None
 
-    async def test_has_a_name_that_can_be_no_other_slot(self, issues: IssueServices) -> None:
+    async def test_a_key_with_braces_cannot_be_published(self, issues: IssueServices) -> None:
         space = issues.engine.space("issues.locks", SCRIPTS / "locks")
         for key in ("issue_lock_{a}", "x}y"):
             with pytest.raises(InvalidName):
@@ -265,49 +273,55 @@ class TestTheLockForOutsiders:
 
 
 class TestALimit:
-    async def test_of_an_agent_holds(self, issues: IssueServices) -> None:
-        issues = issues.under(IssuePolicy(limits=WorkLimits(agent=2)))
+    async def test_an_agent_holds_no_more_tasks_than_its_limit(self, issues: IssueServices) -> None:
+        issues = issues.with_policy(IssuePolicy(limits=WorkLimits(agent=2)))
         for number in range(1, 5):
             await issues.put(number)
         first = await issues.take("ann")
         await issues.take("ann")
-        assert await issues.ask("ann") is None
+        assert await issues.request("ann") is None
         await issues.take("bob")
         await issues.service.complete(first.task_id, first.token)
         await issues.take("ann")
 
-    async def test_of_a_repository_holds(self, issues: IssueServices) -> None:
-        issues = issues.under(IssuePolicy(limits=WorkLimits(repository=1)))
+    async def test_a_repository_has_no_more_held_issues_than_its_limit(
+        self, issues: IssueServices
+    ) -> None:
+        issues = issues.with_policy(IssuePolicy(limits=WorkLimits(repository=1)))
         await issues.put(1, "P0")
         await issues.put(2, "P0")
         await issues.put(9, "P4", repository="octo/other")
         assert (await issues.take("ann")).issue_number == 1
         assert (await issues.take("bob")).issue_number == 9
-        assert await issues.ask("eve") is None
+        assert await issues.request("eve") is None
         why = await issues.service.explain("octo/repo", 2)
         assert why.why == "limit"
 
 
 class TestOnlyTheHighestPriority:
-    async def test_is_handed_out(self, issues: IssueServices) -> None:
-        issues = issues.under(IssuePolicy(only_highest=True))
+    async def test_only_issues_of_the_highest_priority_are_handed_out(
+        self, issues: IssueServices
+    ) -> None:
+        issues = issues.with_policy(IssuePolicy(only_highest=True))
         await issues.put(1, "P0")
         await issues.put(2, "P1")
         first = await issues.take("ann")
         assert first.issue_number == 1
-        assert await issues.ask("bob") is None
+        assert await issues.request("bob") is None
         await issues.service.complete(first.task_id, first.token)
         assert (await issues.take("bob")).issue_number == 2
 
 
 class TestRolesAndRepositories:
-    async def test_decide_who_gets_what(self, issues: IssueServices) -> None:
-        issues = issues.under(IssuePolicy(roles=Roles(labels={"db": "ops"})))
+    async def test_roles_and_repositories_decide_which_agent_gets_an_issue(
+        self, issues: IssueServices
+    ) -> None:
+        issues = issues.with_policy(IssuePolicy(roles=Roles(labels={"db": "ops"})))
         await issues.put(1, "P0", "db")
         await issues.put(2, "P4")
         await issues.put(3, repository="octo/other")
-        assert await issues.ask("ann", roles=("nobody",)) is None
-        assert await issues.ask("ann", repositories=("octo/nothing",)) is None
+        assert await issues.request("ann", roles=("nobody",)) is None
+        assert await issues.request("ann", repositories=("octo/nothing",)) is None
         assert (
             await issues.take("ann", roles=("developer",), repositories=("octo/repo",))
         ).title == ""

@@ -8,29 +8,31 @@ from towpath.testing.github.trouble import Trouble, answers, hangs_up, rate_limi
 
 
 class TestAnIssueThatIsHeld:
-    async def test_has_labels_and_a_branch(self, synced: SyncedIssueServices) -> None:
+    async def test_a_held_issue_has_labels_and_a_branch(self, synced: SyncedIssueServices) -> None:
         synced.people.open("It breaks", labels=["P1"])
         await synced.deliver()
         task = await synced.take("ann")
         assert await synced.project() == 1
         assert synced.labels(1) == {"P1", "in-progress", "agent:ann"}
         assert task.branch in synced.people.repository.branches
-        issue = await synced.look(1)
+        issue = await synced.get_issue(1)
         assert issue.branch == "issue-1"
         assert issue.labels == ("P1", "agent:ann", "in-progress")
 
-    async def test_is_not_withheld_by_our_own_label(self, synced: SyncedIssueServices) -> None:
+    async def test_a_label_that_towpath_set_does_not_withhold_the_issue(
+        self, synced: SyncedIssueServices
+    ) -> None:
         synced.people.open("It breaks")
         await synced.deliver()
         task = await synced.take("ann")
         await synced.project()
         await synced.deliver()  # GitHub tells of our own labels
         await synced.service.release(task.task_id, task.token)
-        assert (await synced.look(1)).withheld == ""
+        assert (await synced.get_issue(1)).withheld == ""
         assert (await synced.take("bob")).issue_number == 1
 
     @pytest.mark.parametrize("verb", ["complete", "release", "fail"])
-    async def test_has_none_of_them_when_the_hold_has_ended(
+    async def test_labels_are_removed_when_the_hold_has_ended(
         self, synced: SyncedIssueServices, verb: str
     ) -> None:
         synced.people.open("It breaks", labels=["P1"])
@@ -44,9 +46,9 @@ class TestAnIssueThatIsHeld:
             await getattr(says, verb)(task.task_id, task.token)
         await synced.project()
         assert synced.labels(1) == {"P1"}
-        assert (await synced.look(1)).shown == ()
+        assert (await synced.get_issue(1)).shown == ()
 
-    async def test_shows_the_next_agent_in_place_of_the_first(
+    async def test_the_label_of_the_next_agent_replaces_that_of_the_first(
         self, synced: SyncedIssueServices
     ) -> None:
         synced.people.open("It breaks")
@@ -58,9 +60,7 @@ class TestAnIssueThatIsHeld:
         await synced.project()
         assert synced.labels(1) == {"in-progress", "agent:bob"}
 
-    async def test_is_shown_once_however_often_it_is_tried(
-        self, synced: SyncedIssueServices
-    ) -> None:
+    async def test_a_repeated_projection_changes_nothing(self, synced: SyncedIssueServices) -> None:
         synced.people.open("It breaks")
         await synced.deliver()
         await synced.take("ann")
@@ -77,7 +77,7 @@ class TestAComment:
     def policy(self) -> IssuePolicy:
         return IssuePolicy(show=Showing(comment=True))
 
-    async def test_is_made_once_per_hold(self, synced: SyncedIssueServices) -> None:
+    async def test_one_comment_is_posted_per_hold(self, synced: SyncedIssueServices) -> None:
         synced.people.open("It breaks")
         await synced.deliver()
         task = await synced.take("ann")
@@ -90,7 +90,7 @@ class TestAComment:
 
 
 class TestABranchThatExists:
-    async def test_is_used_as_it_is(self, synced: SyncedIssueServices) -> None:
+    async def test_a_branch_that_exists_is_used_as_it_is(self, synced: SyncedIssueServices) -> None:
         synced.people.open("It breaks")
         synced.people.repository.refs["refs/heads/issue-1"] = synced.people.repository.refs[
             "refs/heads/main"
@@ -98,7 +98,7 @@ class TestABranchThatExists:
         await synced.deliver()
         await synced.take("ann")
         await synced.project()
-        assert (await synced.look(1)).agent == "ann"
+        assert (await synced.get_issue(1)).agent == "ann"
 
 
 class TestARefusalThatLasts:
@@ -112,7 +112,7 @@ class TestARefusalThatLasts:
         ],
         ids=lambda reply: f"{reply.status}",
     )
-    async def test_releases_the_issue_and_offers_it_again(
+    async def test_a_permanent_refusal_releases_the_issue_and_offers_it_again(
         self, synced: SyncedIssueServices, trouble: Trouble
     ) -> None:
         synced.people.open("It breaks")
@@ -120,7 +120,7 @@ class TestARefusalThatLasts:
         task = await synced.take("ann")
         synced.github.trouble(trouble)
         await synced.project()
-        issue = await synced.look(1)
+        issue = await synced.get_issue(1)
         assert (issue.agent, issue.withheld, issue.shown) == ("", "", ())
         assert str(trouble.status) in issue.outcome
         assert synced.labels(1) == set()
@@ -129,13 +129,13 @@ class TestARefusalThatLasts:
         assert issue.outcome in why.text
         assert (await synced.service.list(assignable=True)).issues == []
         assert issue.task_id == task.task_id
-        assert synced.counted("towpath_issues_ended_total", "refused") == 1
+        assert synced.metric("towpath_issues_ended_total", "refused") == 1
 
     @pytest.mark.parametrize(("status", "attempt"), [(403, 1), (502, 6)])
-    async def test_of_an_undo_leaves_nothing_labelled_for_ever(
+    async def test_labels_whose_removal_was_refused_are_removed_by_the_next_sync(
         self, synced: SyncedIssueServices, status: int, attempt: int
     ) -> None:
-        """What is left there is known as ours: it withholds nothing, and goes with a comparison."""
+        """The row knows that Towpath set these labels, so they withhold nothing."""
         synced.people.open("It breaks")
         await synced.deliver()
         task = await synced.take("ann")
@@ -145,12 +145,12 @@ class TestARefusalThatLasts:
         await synced.project(attempt=attempt)
         await synced.sync()
         assert synced.labels(1) == {"in-progress", "agent:ann"}
-        assert (await synced.look(1)).withheld == ""
+        assert (await synced.get_issue(1)).withheld == ""
         synced.github.calm()
         await synced.sync()
         await synced.project()
         assert synced.labels(1) == set()
-        assert (await synced.look(1)).shown == ()
+        assert (await synced.get_issue(1)).shown == ()
 
 
 class TestTroubleThatPasses:
@@ -159,7 +159,7 @@ class TestTroubleThatPasses:
         [answers(502), too_many(), rate_limit(), hangs_up()],
         ids=["502", "429", "403 limit", "hang up"],
     )
-    async def test_is_tried_again_and_releases_nothing(
+    async def test_a_temporary_failure_is_tried_again_and_releases_nothing(
         self, synced: SyncedIssueServices, trouble: object
     ) -> None:
         synced.people.open("It breaks")
@@ -167,9 +167,9 @@ class TestTroubleThatPasses:
         await synced.take("ann")
         synced.github.trouble(trouble)  # pyright: ignore[reportArgumentType] -- a Trouble
         await synced.project_failing()
-        assert (await synced.look(1)).agent == "ann"
+        assert (await synced.get_issue(1)).agent == "ann"
 
-    async def test_that_lasts_too_long_releases_the_issue(
+    async def test_a_failure_that_lasts_too_long_releases_the_issue(
         self, synced: SyncedIssueServices
     ) -> None:
         synced.people.open("It breaks")
@@ -177,11 +177,11 @@ class TestTroubleThatPasses:
         await synced.take("ann")
         synced.github.trouble(answers(502, method="POST", path="labels", times=None))
         await synced.project(attempt=6)
-        assert (await synced.look(1)).agent == ""
+        assert (await synced.get_issue(1)).agent == ""
 
 
-async def test_labels_never_decide_who_holds_what(synced: SyncedIssueServices) -> None:
-    """Somebody takes our labels away, and puts those of another agent on it."""
+async def test_labels_never_decide_who_holds_an_issue(synced: SyncedIssueServices) -> None:
+    """Somebody removes the labels of Towpath and sets those of another agent."""
     synced.people.open("It breaks")
     await synced.deliver()
     task = await synced.take("ann")
@@ -189,9 +189,9 @@ async def test_labels_never_decide_who_holds_what(synced: SyncedIssueServices) -
     synced.people.unlabel(1, "in-progress", "agent:ann")
     synced.people.label(1, "agent:eve")
     await synced.deliver()
-    issue = await synced.look(1)
+    issue = await synced.get_issue(1)
     assert (issue.agent, issue.token) == ("ann", task.token)
-    assert await synced.ask("eve") is None
+    assert await synced.request("eve") is None
     await synced.service.heartbeat(task.task_id, task.token)
 
 
@@ -201,7 +201,7 @@ async def test_an_issue_that_is_gone_is_released(synced: SyncedIssueServices) ->
     task = await synced.take("ann")
     synced.people.delete(1)
     await synced.project()
-    issue = await synced.look(1)
+    issue = await synced.get_issue(1)
     assert (issue.state, issue.agent) == ("gone", "")
     assert issue.outcome
     assert task.issue_number == 1

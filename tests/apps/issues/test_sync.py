@@ -1,4 +1,4 @@
-"""Reconciliation: what no webhook told is found, and what GitHub shows wrongly is mended."""
+"""Comparisons with GitHub: find what no webhook reported, and correct wrong labels."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ async def test_all_open_issues_are_found_page_by_page(synced: SyncedIssueService
     assert numbers == [1, 2, 3]
 
 
-async def test_unchanged_issues_cost_nothing(synced: SyncedIssueServices) -> None:
+async def test_a_sync_of_unchanged_issues_needs_two_requests(synced: SyncedIssueServices) -> None:
     for number in range(1, 151):
         synced.people.open(f"Number {number}")
     await synced.sync()
@@ -44,11 +44,13 @@ async def test_unchanged_issues_cost_nothing(synced: SyncedIssueServices) -> Non
     assert synced.github.used - used <= 2  # the repository and the list of pull requests
     synced.people.label(150, "P0")
     assert (await synced.sync()).changed == 1
-    assert (await synced.look(150)).priority == 100
+    assert (await synced.get_issue(150)).priority == 100
 
 
 class TestAServerThatWasStartedAgain:
-    async def test_reads_nothing_that_has_not_changed(self, synced: SyncedIssueServices) -> None:
+    async def test_a_restarted_server_reads_no_unchanged_page(
+        self, synced: SyncedIssueServices
+    ) -> None:
         for number in range(1, 251):
             synced.people.open(f"Number {number}")
         await synced.sync()
@@ -62,9 +64,9 @@ class TestAServerThatWasStartedAgain:
         assert synced.github.used - used == 2  # the repository and the list of pull requests
         synced.people.label(120, "P0")
         assert (await synced.restarted().sync()).changed == 1
-        assert (await synced.look(120)).priority == 100
+        assert (await synced.get_issue(120)).priority == 100
 
-    async def test_goes_on_behind_the_pages_that_were_read(
+    async def test_a_restarted_server_continues_after_the_pages_that_were_read(
         self, synced: SyncedIssueServices
     ) -> None:
         for number in range(1, 251):
@@ -77,8 +79,10 @@ class TestAServerThatWasStartedAgain:
         assert (await again.sync()).changed == 50
         assert synced.github.used == slow_down + 3
 
-    async def test_reads_what_it_changed_itself(self, synced: SyncedIssueServices) -> None:
-        """Within one second GitHub's list may come back to what it was."""
+    async def test_a_restarted_server_reads_again_the_issues_that_it_labelled(
+        self, synced: SyncedIssueServices
+    ) -> None:
+        """A label that is set and removed within a second leaves the ETag of GitHub's list."""
         synced.people.open("It breaks")
         await synced.sync()
         await synced.take("ann")
@@ -116,17 +120,17 @@ async def test_new_issues_cost_a_few_statements_and_calls_a_page(
 
 
 async def test_an_issue_that_is_being_read_is_not_offered_yet(synced: SyncedIssueServices) -> None:
-    """While issues are read, whoever looks after what was left undone does not do it again."""
+    """Maintenance leaves rows alone that another process has changed just now."""
     synced.people.open("It breaks")
     await synced.store.maintain_once()
     await synced.store_only(
         Facts(repository="octo/repo", number=1, source=IssueSource.GITHUB, version=1, read=True)
     )
     await synced.store.maintain_once()
-    assert await synced.ask() is None
+    assert await synced.request() is None
 
 
-async def test_an_issue_that_others_block_waits_whichever_is_found_first(
+async def test_a_blocked_issue_waits_whichever_issue_is_read_first(
     synced: SyncedIssueServices,
 ) -> None:
     synced.store.policy = IssuePolicy(blocked_by=True)
@@ -134,23 +138,29 @@ async def test_an_issue_that_others_block_waits_whichever_is_found_first(
         blocker = {1: 2, 3: 104, 104: 103}.get(number)
         synced.people.open("It breaks", body=f"Blocked by #{blocker}" if blocker else "")
     await synced.sync()
-    assert [(await synced.look(number)).withheld for number in (1, 3, 104)] == ["blocked"] * 3
+    assert [(await synced.get_issue(number)).withheld for number in (1, 3, 104)] == ["blocked"] * 3
     for number in (2, 103):
         synced.people.close(number)
     await synced.sync()
-    assert [(await synced.look(number)).withheld for number in (1, 3, 104)] == ["", "blocked", ""]
+    assert [(await synced.get_issue(number)).withheld for number in (1, 3, 104)] == [
+        "",
+        "blocked",
+        "",
+    ]
     synced.people.reopen(2)
     await synced.sync()
-    assert (await synced.look(1)).withheld == "blocked"
+    assert (await synced.get_issue(1)).withheld == "blocked"
 
 
-async def test_a_lost_webhook_is_made_up_for_by_the_next_sync(synced: SyncedIssueServices) -> None:
+async def test_a_change_whose_webhook_was_lost_is_found_by_the_next_sync(
+    synced: SyncedIssueServices,
+) -> None:
     synced.people.open("It breaks")
     await synced.deliver()
     synced.people.label(1, "epic")
     await synced.sync()
-    assert (await synced.look(1)).withheld == "never"
-    assert synced.counted("towpath_issues_repaired_total", "issue") == 1
+    assert (await synced.get_issue(1)).withheld == "never"
+    assert synced.metric("towpath_issues_repaired_total", "issue") == 1
 
 
 async def test_an_issue_that_was_closed_meanwhile_is_withdrawn(synced: SyncedIssueServices) -> None:
@@ -159,11 +169,11 @@ async def test_an_issue_that_was_closed_meanwhile_is_withdrawn(synced: SyncedIss
     await synced.sync()
     synced.people.close(1)
     await synced.sync()
-    assert (await synced.look(1)).withheld == "closed"
+    assert (await synced.get_issue(1)).withheld == "closed"
     assert (await synced.take()).issue_number == 2
 
 
-async def test_issues_that_were_deleted_or_transferred_are_gone(
+async def test_deleted_and_transferred_issues_are_gone(
     synced: SyncedIssueServices,
 ) -> None:
     for _ in range(3):
@@ -176,16 +186,18 @@ async def test_issues_that_were_deleted_or_transferred_are_gone(
     assert states == {"octo/repo#1": "gone", "octo/repo#2": "gone", "octo/repo#3": "open"}
 
 
-async def test_pull_requests_are_not_handed_out_but_known(synced: SyncedIssueServices) -> None:
+async def test_pull_requests_are_linked_and_not_handed_out(synced: SyncedIssueServices) -> None:
     synced.people.open("It breaks")
     synced.people.open_pull("A change", head="issue-1")
     await synced.sync()
     assert list(await synced.rows()) == ["octo/repo#1"]
-    assert (await synced.look(1)).pr_number == 2
+    assert (await synced.get_issue(1)).pr_number == 2
 
 
 class TestWrongLabels:
-    async def test_are_corrected_by_the_next_sync(self, synced: SyncedIssueServices) -> None:
+    async def test_wrong_labels_are_corrected_by_the_next_sync(
+        self, synced: SyncedIssueServices
+    ) -> None:
         synced.people.open("It breaks")
         await synced.sync()
         await synced.take("ann")
@@ -195,9 +207,9 @@ class TestWrongLabels:
         await synced.project()
         assert synced.labels(1) == {"in-progress", "agent:ann"}
         assert (await synced.sync()).repaired == 0
-        assert synced.counted("towpath_issues_repaired_total", "label") == 1
+        assert synced.metric("towpath_issues_repaired_total", "label") == 1
 
-    async def test_are_removed_from_an_issue_without_a_holder(
+    async def test_labels_are_removed_from_an_issue_without_a_holder(
         self, synced: SyncedIssueServices
     ) -> None:
         synced.people.open("It breaks")
@@ -213,7 +225,7 @@ class TestWrongLabels:
 
 
 class TestARepository:
-    async def test_that_was_renamed_keeps_its_issues_and_tasks(
+    async def test_a_renamed_repository_keeps_its_issues_and_tasks(
         self, synced: SyncedIssueServices
     ) -> None:
         synced.people.open("One")
@@ -233,23 +245,25 @@ class TestARepository:
         await synced.service.complete(task.task_id, task.token)
         assert (await synced.service.get("octo/renamed", 2)).withheld == "completed"
 
-    async def test_that_was_deleted_offers_nothing(self, synced: SyncedIssueServices) -> None:
+    async def test_a_deleted_repository_offers_no_issue(self, synced: SyncedIssueServices) -> None:
         synced.people.open("One")
         synced.people.open("Two")
         await synced.sync()
         task = await synced.take("ann")
         synced.github.delete("octo/repo")
         assert (await synced.sync()).gone
-        assert await synced.ask("bob") is None
+        assert await synced.request("bob") is None
         held = await synced.service.heartbeat(task.task_id, task.token)
         assert "gone" in str(held.withdrawn)
 
-    async def test_that_is_there_again_is_taken_up_again(self, synced: SyncedIssueServices) -> None:
+    async def test_issues_of_a_repository_that_is_back_are_offered_again(
+        self, synced: SyncedIssueServices
+    ) -> None:
         synced.people.open("One")
         await synced.sync()
         synced.github.trouble(answers(404, path="^/repos/octo/repo$"))
         assert (await synced.sync()).gone
-        assert await synced.ask() is None
+        assert await synced.request() is None
         await synced.sync()
         assert (await synced.take()).task_id == "octo~repo~1~2"
 
@@ -258,7 +272,7 @@ class TestTroubleWithGitHub:
     @pytest.mark.parametrize(
         "trouble", [rate_limit(), answers(502), hangs_up()], ids=["limit", "502", "hang up"]
     )
-    async def test_changes_nothing_and_is_reported(
+    async def test_a_sync_that_fails_changes_no_row(
         self, synced: SyncedIssueServices, trouble: object
     ) -> None:
         synced.people.open("One")
@@ -267,9 +281,11 @@ class TestTroubleWithGitHub:
         synced.github.trouble(trouble)  # pyright: ignore[reportArgumentType] -- a Trouble
         with pytest.raises((AnswerRefused, CallFailed)):
             await synced.sync()
-        assert (await synced.look(1)).state == "open"
+        assert (await synced.get_issue(1)).state == "open"
 
-    async def test_about_the_limit_leaves_github_alone(self, synced: SyncedIssueServices) -> None:
+    async def test_a_sync_sends_no_request_during_a_rate_limit(
+        self, synced: SyncedIssueServices
+    ) -> None:
         synced.people.open("One")
         synced.github.trouble(rate_limit())
         with pytest.raises(AnswerRefused):
@@ -290,7 +306,7 @@ async def test_an_issue_that_redis_lost_is_offered_again(
     await synced.store.maintain_once()
     server.ask("FLUSHALL")
     await synced.store.maintain_once()
-    assert not (await synced.look(1)).held
+    assert not (await synced.get_issue(1)).held
     numbers = {(await synced.take(f"b{n}")).issue_number for n in range(3)}
     assert numbers == {1, 2, 3}
     assert held.issue_number == 1

@@ -1,4 +1,4 @@
-"""Issues for coding agents: tools over MCP, tried with the official client."""
+"""Issues for coding agents: tools over MCP, called by the official client."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ def about(task: Any) -> dict[str, Any]:
 
 
 class TestAnAgent:
-    async def test_takes_a_task_holds_it_and_completes_it(self, served: ServedIssues) -> None:
-        await served.tell(12, labels=["P1"], body="It breaks.")
+    async def test_an_agent_takes_a_task_holds_it_and_completes_it(
+        self, served: ServedIssues
+    ) -> None:
+        await served.put_issue(12, labels=["P1"], body="It breaks.")
         async with over_http(served.address, served.key) as client:
             names = {offered.name for offered in (await client.list_tools()).tools}
             assert names == {
@@ -65,10 +67,10 @@ class TestAnAgent:
             assert not nothing.is_error
             assert nothing.structured_content == {"nothing": text_of(nothing)}
             assert "request_task" in text_of(nothing)
-        assert (await served.look(12))["holder"] is None
+        assert (await served.get_issue(12))["holder"] is None
 
-    async def test_fails_and_gives_back(self, served: ServedIssues) -> None:
-        await served.tell(1)
+    async def test_an_agent_fails_one_task_and_releases_another(self, served: ServedIssues) -> None:
+        await served.put_issue(1)
         async with over_http(served.address, served.key, mode="legacy") as client:
             task = await taken(client)
             back = await call(client, "release_task", **about(task), reason="not my language")
@@ -78,8 +80,10 @@ class TestAnAgent:
             failed = await call(client, "fail_task", **about(again), reason="the tests can't run")
             assert failed.structured_content["state"] == "delayed"
 
-    async def test_with_an_old_token_is_refused_with_the_holder(self, served: ServedIssues) -> None:
-        await served.tell(1)
+    async def test_an_agent_with_a_stale_token_is_refused_with_the_holder(
+        self, served: ServedIssues
+    ) -> None:
+        await served.put_issue(1)
         async with over_http(served.address, served.key) as client:
             first = await taken(client)
             await call(client, "release_task", **about(first))
@@ -88,11 +92,11 @@ class TestAnAgent:
                 said = await refused(client, tool, **about(first))
                 assert said.startswith("task-stale: ")
                 assert '"holder": "a-2"' in said
-        assert (await served.look(1))["holder"] == "a-2"
+        assert (await served.get_issue(1))["holder"] == "a-2"
 
-    async def test_gets_the_text_of_strangers_as_data(self, served: ServedIssues) -> None:
-        """It is a value in JSON, made harmless to show; and the tool says whose words these are."""
-        await served.tell(1, title=HOSTILE, body=HOSTILE)
+    async def test_an_agent_gets_the_text_of_strangers_as_data(self, served: ServedIssues) -> None:
+        """The text is a JSON value without invisible characters; the tool says who wrote it."""
+        await served.put_issue(1, title=HOSTILE, body=HOSTILE)
         async with over_http(served.address, served.key) as client:
             [tool] = [
                 offered
@@ -109,7 +113,7 @@ class TestAnAgent:
             assert FORGE_TOKEN not in result.model_dump_json()
 
     @pytest.mark.parametrize("mode", ["auto", "legacy"])
-    async def test_that_leaves_while_it_waits_gets_nothing(
+    async def test_an_agent_that_leaves_while_it_waits_gets_no_task(
         self, served: ServedIssues, mode: str
     ) -> None:
         async def waiting(agents: int) -> None:
@@ -124,11 +128,11 @@ class TestAnAgent:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
         await waiting(0)
-        await served.tell(1)
+        await served.put_issue(1)
         assert (await served.take("a-2"))["issue_number"] == 1
 
-    async def test_without_the_scope_gets_no_task(self, served: ServedIssues) -> None:
-        await served.tell(1)
+    async def test_an_agent_without_the_scope_gets_no_task(self, served: ServedIssues) -> None:
+        await served.put_issue(1)
         reader = await served.client_key("read")
         async with over_http(served.address, reader) as client:
             assert "scope-missing" in await refused(client, "request_task", **ALL)
@@ -139,11 +143,11 @@ class TestATool:
     """The official client refuses structured content that does not fit the tool's schema."""
 
     @pytest.mark.parametrize("mode", ["auto", "legacy"])
-    async def test_has_a_schema_that_all_its_answers_fit(
+    async def test_the_answers_of_a_tool_fit_its_schema(
         self, served: ServedIssues, mode: str
     ) -> None:
-        await served.tell(1)
-        await served.tell(2)
+        await served.put_issue(1)
+        await served.put_issue(2)
         validator: Any = Draft202012Validator
         async with over_http(served.address, served.key, mode=mode) as client:
             offered = (await client.list_tools()).tools
@@ -175,7 +179,7 @@ class TestATool:
             assert called == set(schemas)
             assert not validator(schemas["request_task"]).is_valid({})
 
-    def test_answers_what_its_path_answers(self) -> None:
+    def test_a_tool_answers_what_its_path_answers(self) -> None:
         for tool in TOOLS.tools:
             [route] = [
                 route
@@ -188,8 +192,8 @@ class TestATool:
 
 
 class TestOverStdio:
-    async def test_an_agent_is_who_the_command_says(self, served: ServedIssues) -> None:
-        await served.tell(7)
+    async def test_towpath_mcp_passes_the_name_of_the_agent(self, served: ServedIssues) -> None:
+        await served.put_issue(7)
         words = ("--agent", "build-3")
         async with over_stdio(served.address, served.key, *words) as client:
             [tool] = [
@@ -199,6 +203,6 @@ class TestOverStdio:
             ]
             assert "required" not in tool.input_schema
             result = await call(client, "request_task", repositories=[REPOSITORY])
-            assert (await served.look(7))["holder"] == "build-3"
+            assert (await served.get_issue(7))["holder"] == "build-3"
             task = about(result.structured_content)
             assert not (await call(client, "complete_task", **task)).is_error

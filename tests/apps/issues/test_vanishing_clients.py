@@ -41,7 +41,7 @@ needs_npm = pytest.mark.skipif(
 
 
 def clients_of(*old: pytest.MarkDecorator) -> pytest.MarkDecorator:
-    """Every client; those that speak the older protocol have the marks *old*."""
+    """Parameters for every client; those with the older protocol have the marks *old*."""
     python, node, legacy = PYTHON_CLIENT, NODE_CLIENT, {"mode": "legacy"}
     return pytest.mark.parametrize(
         ("program", "how"),
@@ -147,51 +147,51 @@ async def is_free(served: ServedIssues, number: int) -> None:
 
 class TestAClient:
     @every_client
-    async def test_that_cancels_gets_nothing(
+    async def test_a_client_that_cancels_gets_no_task(
         self, served: ServedIssues, clients: Any, program: tuple[str, ...], how: dict[str, Any]
     ) -> None:
         client = await clients(program, how)
         await are_waiting(served, 1)
         client.cancel()
         await client.is_over()
-        await served.tell(1)
+        await served.put_issue(1)
         await is_free(served, 1)
         await are_waiting(served, 0)
 
     @newer_clients
-    async def test_that_times_out_gets_nothing(
+    async def test_a_client_that_times_out_gets_no_task(
         self, served: ServedIssues, clients: Any, program: tuple[str, ...], how: dict[str, Any]
     ) -> None:
         client = await clients(program, how, timeout=1)
         await client.is_over()
-        await served.tell(1)
+        await served.put_issue(1)
         await is_free(served, 1)
         await are_waiting(served, 0)
 
     @newer_clients
-    async def test_that_is_killed_gets_nothing(
+    async def test_a_client_that_is_killed_gets_no_task(
         self, served: ServedIssues, clients: Any, program: tuple[str, ...], how: dict[str, Any]
     ) -> None:
         client = await clients(program, how)
         await are_waiting(served, 1)
         client.signal(signal.SIGKILL)
         await client.end()
-        await served.tell(1)
+        await served.put_issue(1)
         await is_free(served, 1)
         await are_waiting(served, 0)
 
     @newer_clients
-    async def test_that_was_frozen_gets_its_task_when_it_goes_on(
+    async def test_a_frozen_client_gets_its_task_when_it_continues(
         self, served: ServedIssues, clients: Any, program: tuple[str, ...], how: dict[str, Any]
     ) -> None:
-        """Its answer waits for it; what it holds ends with the lease."""
+        """The answer waits in its socket; the hold ends with the lease."""
         client = await clients(program, how)
         await are_waiting(served, 1)
         client.signal(signal.SIGSTOP)
-        await served.tell(1)
+        await served.put_issue(1)
 
         async def held() -> bool:
-            return (await served.look(1))["holder"] == "a-1"
+            return (await served.get_issue(1))["holder"] == "a-1"
 
         if not how.get("stdio"):  # else the program that was frozen with it asks for the task
             await eventually_async(held)
@@ -199,15 +199,15 @@ class TestAClient:
         assert (await client.line())["answer"]["issue_number"] == 1
 
     @newer_clients
-    async def test_that_shares_a_key_cancels_only_its_own_call(
+    async def test_a_client_that_shares_a_key_cancels_only_its_own_call(
         self, served: ServedIssues, clients: Any, program: tuple[str, ...], how: dict[str, Any]
     ) -> None:
-        """Both number their requests alike."""
+        """Both clients number their requests alike."""
         first, second = [await clients(program, how) for _ in range(2)]
         await are_waiting(served, 2)
         first.cancel()
         await first.is_over()
-        await served.tell(1)
+        await served.put_issue(1)
         assert (await second.line())["answer"]["issue_number"] == 1
 
 
@@ -258,22 +258,22 @@ class RawRequest:
 
 
 class TestATaskForAnAnswerThatNobodyReceives:
-    """The issue is held already, and its answer not sent yet."""
+    """The issue is held already, and the answer is not sent yet."""
 
     @pytest.fixture
     async def request_(self, served: ServedIssues) -> RawRequest:
-        await served.tell(1)
+        await served.put_issue(1)
         params = {"name": "request_task", "arguments": {"agent_id": "a-1"}}
         message = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": params}
         return RawRequest(served, "/mcp", message)
 
     async def is_held(self, served: ServedIssues) -> None:
         async def held() -> bool:
-            return (await served.look(1))["holder"] == "a-1"
+            return (await served.get_issue(1))["holder"] == "a-1"
 
         await eventually_async(held)
 
-    async def test_is_given_back_if_the_client_hangs_up(
+    async def test_a_task_is_released_if_its_client_hangs_up(
         self, served: ServedIssues, request_: RawRequest
     ) -> None:
         async def hang_up() -> None:
@@ -284,7 +284,7 @@ class TestATaskForAnAnswerThatNobodyReceives:
         await request_.run()
         await is_free(served, 1)
 
-    async def test_is_given_back_if_the_client_cancels(
+    async def test_a_task_is_released_if_its_client_cancels(
         self, served: ServedIssues, request_: RawRequest
     ) -> None:
         async def cancel() -> None:
@@ -297,10 +297,10 @@ class TestATaskForAnAnswerThatNobodyReceives:
         await request_.run()
         await is_free(served, 1)
 
-    async def test_is_given_back_if_the_call_is_cancelled_between_the_answer_and_its_end(
+    async def test_a_task_is_released_if_the_call_is_cancelled_between_the_answer_and_its_end(
         self, served: ServedIssues, request_: RawRequest
     ) -> None:
-        """The path of the tool has answered; something that stands before it goes on."""
+        """The path of the tool has answered, and a middleware around it still runs."""
         answered, inner = asyncio.Event(), served.app.middleware_stack
         assert inner is not None
 
@@ -320,28 +320,26 @@ class TestATaskForAnAnswerThatNobodyReceives:
         await running
         await is_free(served, 1)
 
-    async def test_is_kept_by_a_client_that_hangs_up_with_its_answer(
+    async def test_a_client_that_hangs_up_with_its_answer_keeps_the_task(
         self, served: ServedIssues, request_: RawRequest
     ) -> None:
         await request_.run()
         request_.left.set()
         await self.is_held(served)
 
-    async def test_is_not_held_for_a_plain_request_of_somebody_who_has_left(
+    async def test_no_task_is_held_for_an_http_client_that_has_left(
         self, served: ServedIssues
     ) -> None:
-        """Also without `wait`."""
-        await served.tell(1)
+        """Also for a request without `wait`."""
+        await served.put_issue(1)
         request = RawRequest(served, "/api/v1/request-task", {"agent_id": "a-1"})
         request.left.set()
         await request.run()
         await is_free(served, 1)
 
 
-async def test_what_was_found_is_given_back_if_the_request_is_cancelled_while_its_wait_ends() -> (
-    None
-):
-    """The wait has its answer, and stops looking whether the client has left."""
+async def test_a_task_is_released_if_its_request_is_cancelled_while_its_wait_ends() -> None:
+    """The wait has its answer and is about to stop watching the client."""
     ending, go_on, given_back = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def receive() -> Message:
@@ -373,7 +371,7 @@ async def test_what_was_found_is_given_back_if_the_request_is_cancelled_while_it
 
 
 class TestAnAnswerThatIsLostOnItsWay:
-    """The server has sent it; whoever asked is stopped before it has come."""
+    """The server has sent the answer; its client is stopped before it arrives."""
 
     @pytest.fixture
     async def proxy(self, served: ServedIssues) -> AsyncIterator[Proxy]:
@@ -384,16 +382,16 @@ class TestAnAnswerThatIsLostOnItsWay:
     async def lose_answer(self, served: ServedIssues, proxy: Proxy) -> None:
         await are_waiting(served, 1)
         proxy.faults.hole = Hole.REPLIES
-        await served.tell(1)
+        await served.put_issue(1)
 
         async def lost() -> bool:
             return proxy.swallowed > 0
 
         await eventually_async(lost)
-        assert (await served.look(1))["holder"] == "a-1"
+        assert (await served.get_issue(1))["holder"] == "a-1"
         proxy.faults.hole = Hole.NOTHING
 
-    async def test_is_taken_back_by_the_command_for_tools(
+    async def test_towpath_mcp_releases_the_task_of_a_lost_answer(
         self, served: ServedIssues, clients: Any, proxy: Proxy
     ) -> None:
         address = proxy.url.replace("redis:", "http:")
@@ -403,7 +401,7 @@ class TestAnAnswerThatIsLostOnItsWay:
         client.cancel()
         await is_free(served, 1)
 
-    async def test_is_taken_back_by_an_agent(
+    async def test_towpath_agent_releases_the_task_of_a_lost_answer(
         self, served: ServedIssues, proxy: Proxy, tmp_path: Path
     ) -> None:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("TOWPATH_")}

@@ -1,4 +1,4 @@
-"""Webhooks: signed or refused, doubled without effect, and what each of them tells."""
+"""Webhooks: unsigned ones are refused, repeated ones have no effect, each changes its issues."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def signed(event: str, payload: dict[str, Any]) -> GitHubDelivery:
 
 
 class TestADelivery:
-    async def test_that_is_forged_is_refused(self, synced: SyncedIssueServices) -> None:
+    async def test_a_forged_delivery_is_refused(self, synced: SyncedIssueServices) -> None:
         synced.people.open("It breaks")
         [sent] = synced.github.deliveries
         forged = sent.body.replace(b"It breaks", b"It works!")
@@ -25,24 +25,26 @@ class TestADelivery:
             with pytest.raises(SignatureInvalid):
                 read_github(sent.headers, body, secrets=[secret])
 
-    async def test_that_comes_twice_has_the_effect_of_one(
+    async def test_a_delivery_that_comes_twice_has_the_effect_of_one(
         self, synced: SyncedIssueServices
     ) -> None:
         synced.people.open("It breaks")
         [sent] = synced.github.deliveries
         for _ in range(3):
             await synced.deliver(sent)
-        assert (await synced.look(1)).generation == 1
-        assert synced.counted("towpath_issues_webhooks_total", "taken") == 1
-        assert synced.counted("towpath_issues_webhooks_total", "stale") == 2
+        assert (await synced.get_issue(1)).generation == 1
+        assert synced.metric("towpath_issues_webhooks_total", "taken") == 1
+        assert synced.metric("towpath_issues_webhooks_total", "stale") == 2
 
-    async def test_of_another_repository_is_ignored(self, synced: SyncedIssueServices) -> None:
+    async def test_a_delivery_of_another_repository_is_ignored(
+        self, synced: SyncedIssueServices
+    ) -> None:
         synced.at("octo/strange").open("Not ours")
         await synced.deliver()
         assert await synced.rows() == {}
 
     @pytest.mark.parametrize("event", ["ping", "push", "star"])
-    async def test_that_concerns_nobody_is_ignored(
+    async def test_a_delivery_of_an_unknown_event_is_ignored(
         self, synced: SyncedIssueServices, event: str
     ) -> None:
         sent = signed(event, {"zen": "Keep it simple."})
@@ -58,7 +60,7 @@ class TestADelivery:
             {"repository": {"full_name": "../..", "html_url": "x", "clone_url": "x"}},
         ],
     )
-    async def test_that_lacks_what_github_documents_is_refused(
+    async def test_a_delivery_with_a_missing_or_wrong_field_is_refused(
         self, synced: SyncedIssueServices, spoilt: dict[str, object]
     ) -> None:
         synced.people.open("It breaks")
@@ -71,23 +73,25 @@ class TestADelivery:
 
 
 class TestAnEventOfAnIssue:
-    async def test_is_known_at_once(self, synced: SyncedIssueServices) -> None:
+    async def test_an_opened_issue_is_known_at_once(self, synced: SyncedIssueServices) -> None:
         synced.people.open("It breaks", labels=["P4"])
         synced.people.label(1, "P0")
         synced.people.edit(1, title="It always breaks")
         await synced.deliver()
-        issue = await synced.look(1)
+        issue = await synced.get_issue(1)
         assert (issue.title, issue.priority) == ("It always breaks", 100)
         synced.people.assign(1, "zoe")
         await synced.deliver()
-        assert (await synced.look(1)).withheld == "assigned"
+        assert (await synced.get_issue(1)).withheld == "assigned"
         synced.people.unassign(1, "zoe")
         await synced.deliver()
         assert (await synced.take()).issue_number == 1
 
     @pytest.mark.parametrize("action", ["pinned", "unpinned", "labeled", "typed"])
-    async def test_need_not_have_a_state(self, synced: SyncedIssueServices, action: str) -> None:
-        """GitHub promises it for few actions, and the time at which an issue was closed for all."""
+    async def test_an_issue_event_need_not_have_a_state(
+        self, synced: SyncedIssueServices, action: str
+    ) -> None:
+        """GitHub documents `state` for few actions, and `closed_at` for all."""
         synced.people.open("One")
         synced.people.open("Two")
         synced.people.close(2)
@@ -98,10 +102,10 @@ class TestAnEventOfAnIssue:
             edited.payload["action"] = action
             del edited.payload["issue"]["state"]
             await synced.deliver(edited)
-            issue = await synced.look(number)
+            issue = await synced.get_issue(number)
             assert (issue.title, issue.state) == ("Another", state)
 
-    async def test_that_says_nothing_of_its_state_is_refused(
+    async def test_an_issue_event_without_state_and_closing_time_is_refused(
         self, synced: SyncedIssueServices
     ) -> None:
         synced.people.open("One")
@@ -112,7 +116,7 @@ class TestAnEventOfAnIssue:
             read_github(sent.headers, sent.body, secrets=[SECRET])
         assert refusal.value.field == "issue.state"
 
-    async def test_that_is_closed_and_reopened_offers_it_anew(
+    async def test_an_issue_that_is_closed_and_reopened_is_offered_again(
         self, synced: SyncedIssueServices
     ) -> None:
         synced.people.open("It breaks")
@@ -124,7 +128,7 @@ class TestAnEventOfAnIssue:
         await synced.deliver()
         assert (await synced.take()).task_id == "octo~repo~1~2"
 
-    async def test_that_is_deleted_stays_deleted_whatever_comes_late(
+    async def test_a_deleted_issue_stays_deleted_after_a_late_webhook(
         self, synced: SyncedIssueServices
     ) -> None:
         synced.people.open("It breaks")
@@ -133,7 +137,7 @@ class TestAnEventOfAnIssue:
         opened, labelled, deleted = synced.github.deliveries
         for delivery in (deleted, opened, labelled):
             await synced.deliver(delivery)
-        assert (await synced.look(1)).state == "gone"
+        assert (await synced.get_issue(1)).state == "gone"
 
 
 class TestAnEventOfAPullRequest:
@@ -141,61 +145,70 @@ class TestAnEventOfAPullRequest:
     def policy(self) -> IssuePolicy:
         return IssuePolicy(review=ReviewTasks(restart=True))
 
-    async def test_is_known_by_its_branch_or_its_words(self, synced: SyncedIssueServices) -> None:
+    async def test_a_pull_request_is_linked_by_its_branch_or_its_text(
+        self, synced: SyncedIssueServices
+    ) -> None:
         synced.people.open("One")
         synced.people.open("Two", labels=["needs-review"])
         synced.people.open_pull("A change", head="issue-1")
         synced.people.open_pull("Another", head="x", body="Fixes #2 and closes octo/other#7")
         await synced.deliver()
-        assert ((await synced.look(1)).pr_number, (await synced.look(2)).pr_number) == (3, 4)
+        assert ((await synced.get_issue(1)).pr_number, (await synced.get_issue(2)).pr_number) == (
+            3,
+            4,
+        )
 
-    async def test_begins_the_delay_anew_where_that_is_said(
+    async def test_a_push_restarts_the_review_delay_if_the_policy_says_so(
         self, synced: SyncedIssueServices
     ) -> None:
         synced.people.open("One", labels=["needs-review"])
         pull = synced.people.open_pull("A change", head="issue-1").number
         await synced.deliver()
-        before = await synced.look(1)
+        before = await synced.get_issue(1)
         synced.people.push(pull)
         pushed = synced.github.deliveries[-1]
         await synced.deliver(pushed)
-        after = await synced.look(1)
+        after = await synced.get_issue(1)
         assert after.found > before.found
         await synced.deliver(pushed)
-        assert (await synced.look(1)).found == after.found
+        assert (await synced.get_issue(1)).found == after.found
 
-    async def test_that_is_a_review_begins_it_anew_too(self, synced: SyncedIssueServices) -> None:
+    async def test_a_review_restarts_the_review_delay_too(
+        self, synced: SyncedIssueServices
+    ) -> None:
         synced.people.open("One", labels=["needs-review"])
         pull = synced.people.open_pull("A change", head="issue-1").number
         await synced.deliver()
-        before = (await synced.look(1)).found
+        before = (await synced.get_issue(1)).found
         synced.people.review(pull, "COMMENTED")
         await synced.deliver()
-        assert (await synced.look(1)).found > before
+        assert (await synced.get_issue(1)).found > before
 
 
 class TestAPushOrAReview:
     """With the built-in policy."""
 
-    async def test_puts_no_review_off(self, synced: SyncedIssueServices) -> None:
+    async def test_a_push_or_a_review_restarts_no_delay_by_default(
+        self, synced: SyncedIssueServices
+    ) -> None:
         synced.people.open("One", labels=["needs-review"])
         pull = synced.people.open_pull("A change", head="issue-1").number
         await synced.deliver()
-        before = await synced.look(1)
+        before = await synced.get_issue(1)
         synced.people.push(pull)
         synced.people.review(pull, "CHANGES_REQUESTED")
         synced.people.comment(1, "Please.")
         await synced.deliver()
-        after = await synced.look(1)
+        after = await synced.get_issue(1)
         assert (after.found, after.review_due) == (before.found, before.review_due)
         assert after.task_id == before.task_id
 
 
 class TestAnIssueThatIsTransferredUnderAHeldLease:
-    async def test_is_offered_where_it_is_now_once_its_agent_has_stopped(
+    async def test_a_transferred_issue_is_offered_in_its_new_repository_once_its_agent_has_stopped(
         self, synced: SyncedIssueServices
     ) -> None:
-        """Our labels go with it: they say the truth until then, and not for ever."""
+        """Labels of Towpath move with the issue; they are removed when its hold ends."""
         synced.store.options = options_for(synced.github, more=("octo/other",))
         synced.people.open("One")
         await synced.deliver()
@@ -205,10 +218,10 @@ class TestAnIssueThatIsTransferredUnderAHeldLease:
         await synced.deliver()
         held = await synced.service.heartbeat(task.task_id, task.token)
         assert "gone" in str(held.withdrawn)
-        assert await synced.ask("bob") is None
+        assert await synced.request("bob") is None
         await synced.service.release(task.task_id, task.token)
         await synced.project()
-        assert (await synced.look(1)).shown == ()
+        assert (await synced.get_issue(1)).shown == ()
         assert synced.at("octo/other")[number].labels == []
         await synced.deliver()
         there = await synced.take("bob")
@@ -216,7 +229,7 @@ class TestAnIssueThatIsTransferredUnderAHeldLease:
 
 
 class TestALabelOfTheRepository:
-    async def test_that_is_renamed_or_deleted_changes_all_issues(
+    async def test_a_renamed_or_deleted_label_changes_all_issues(
         self, synced: SyncedIssueServices
     ) -> None:
         synced.people.open("One", labels=["epic", "P1"])
@@ -225,18 +238,18 @@ class TestALabelOfTheRepository:
         label = {"label": {"name": "epos"}, "repository": repository}
         changes = {"changes": {"name": {"from": "epic"}}}
         await synced.deliver(signed("label", {"action": "edited", **label, **changes}))
-        issue = await synced.look(1)
+        issue = await synced.get_issue(1)
         assert (issue.labels, issue.withheld) == (("P1", "epos"), "")
         await synced.deliver(
             signed(
                 "label", {"action": "deleted", "label": {"name": "P1"}, "repository": repository}
             )
         )
-        assert (await synced.look(1)).labels == ("epos",)
+        assert (await synced.get_issue(1)).labels == ("epos",)
 
 
 class TestARepository:
-    async def test_that_is_renamed_is_followed(self, synced: SyncedIssueServices) -> None:
+    async def test_issues_follow_a_renamed_repository(self, synced: SyncedIssueServices) -> None:
         synced.people.open("One")
         await synced.deliver()
         told = dict(synced.github.deliveries[0].payload["repository"])
@@ -250,7 +263,7 @@ class TestARepository:
     @pytest.mark.parametrize(
         ("name", "then"), [("octo/renamed", "octo/third"), ("zoe/repo", "mia/repo")]
     )
-    async def test_is_followed_under_its_new_name_though_the_options_have_the_old_one(
+    async def test_issues_are_handed_out_under_the_new_name_while_the_options_have_the_old_one(
         self, synced: SyncedIssueServices, name: str, then: str
     ) -> None:
         synced.people.open("One")
@@ -269,7 +282,7 @@ class TestARepository:
         held = await synced.service.heartbeat(task.task_id, task.token)
         assert "closed" in str(held.withdrawn)
 
-    async def test_that_is_deleted_under_a_held_lease_is_told_and_ends(
+    async def test_the_agent_of_an_issue_in_a_deleted_repository_is_asked_to_stop(
         self, synced: SyncedIssueServices
     ) -> None:
         synced.people.open("One")
@@ -282,12 +295,12 @@ class TestARepository:
         assert "gone" in str(held.withdrawn)
         await synced.service.release(task.task_id, task.token)
         await synced.project()
-        issue = await synced.look(1)
+        issue = await synced.get_issue(1)
         assert (issue.agent, issue.shown, issue.withheld) == ("", (), "gone")
-        assert await synced.ask("bob") is None
+        assert await synced.request("bob") is None
 
-    async def test_that_is_deleted_offers_nothing(self, synced: SyncedIssueServices) -> None:
+    async def test_a_deleted_repository_offers_no_issue(self, synced: SyncedIssueServices) -> None:
         synced.people.open("One")
         synced.github.delete("octo/repo")
         await synced.deliver()
-        assert (await synced.look(1)).withheld == "gone"
+        assert (await synced.get_issue(1)).withheld == "gone"
