@@ -148,7 +148,8 @@ class WebhookIntake:
         review, may restart the delay of their review.
         """
         restarts = webhook.event is ForgeEvent.REVIEW or webhook.action == "synchronize"
-        pushed = fact.at_ms or 0 if restarts and self._store.policy.review.restart else None
+        at = fact.at_ms or 0
+        pushed = at if restarts and self._store.policy.review.restart else None
         number = fact.number if fact.is_open else None
         follow = partial(transitions.follow_pull, number=number, pushed=pushed, now=wall_ms())
         ids = linked_issues(fact, self._store)
