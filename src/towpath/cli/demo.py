@@ -12,7 +12,7 @@ from towpath.console import exits
 from towpath.console.verb import Session, verb
 
 if TYPE_CHECKING:
-    from towpath.demo.facts import Row
+    from towpath.demo.results import Row
 
 EXAMPLES = """
     towpath demo
@@ -86,9 +86,9 @@ async def demo(
 
 
 def _show_rows(session: Session, rows: list[Row]) -> None:
-    from towpath.demo.facts import COLUMNS, Row, shown  # noqa: PLC0415 -- slow to import
+    from towpath.demo.results import COLUMNS, Row, cells  # noqa: PLC0415 -- slow to import
 
-    session.out.answers(COLUMNS, rows, shown, Row.described, none="nothing was done")
+    session.out.answers(COLUMNS, rows, cells, Row.as_json, none="nothing was done")
     kept = all(row.kept for row in rows)
     words = "nothing was lost, done twice or out of order" if kept else "not everything was kept"
     session.out.note(f"{words}; a worker and Redis were killed meanwhile")

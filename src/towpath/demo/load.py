@@ -21,9 +21,9 @@ from towpath.calls.errors import CallError
 from towpath.clock import steady, wall_ms
 from towpath.console.exits import DemoFailed
 from towpath.console.remote import Remote
-from towpath.demo import facts
-from towpath.demo.desk import REMINDER
-from towpath.demo.site import Site, uploaded
+from towpath.demo import results
+from towpath.demo.handlers import REMINDER
+from towpath.demo.programs import Programs, upload_files
 from towpath.engine.engine import Engine
 from towpath.testing.github.people import People
 
@@ -54,8 +54,8 @@ class DemoLoad(msgspec.Struct, frozen=True, kw_only=True):
 class Users:
     """The users and agents of the five applications. `progress` and `rows` count their results."""
 
-    def __init__(self, site: Site, load: DemoLoad, engine: Engine) -> None:
-        self._site, self._load, self._engine = site, load, engine
+    def __init__(self, programs: Programs, load: DemoLoad, engine: Engine) -> None:
+        self._programs, self._load, self._engine = programs, load, engine
         self._chance = random.Random(7)  # noqa: S311 -- the same load each time
         self._messages: dict[tuple[str, int], str] = {}
         self._timers: list[int] = []
@@ -65,7 +65,7 @@ class Users:
         self._issues: list[int] = []
         self._taken = 0
         self._completed: list[int] = []
-        self._people: People = site.github.at(REPOSITORY)
+        self._people: People = programs.github.at(REPOSITORY)
 
     async def run(self) -> None:
         """Send everything; return when all of it was accepted, and the files are stored."""
@@ -116,7 +116,7 @@ class Users:
         """
         sent = 0
         while True:
-            for delivery in self._site.github.deliveries[sent:]:
+            for delivery in self._programs.github.deliveries[sent:]:
                 sent += 1
                 opened = delivery.payload["action"] == "opened"
                 if pull := opened and delivery.event == "pull_request":
@@ -133,11 +133,11 @@ class Users:
         files: list[Path] = []
         for number, size in enumerate(self._load.files, 1):
             content = self._chance.randbytes(size)
-            file = self._site.folder / f"file-{number}.bin"
+            file = self._programs.folder / f"file-{number}.bin"
             await asyncio.to_thread(file.write_bytes, content)
             files.append(file)
             self._files[file.name] = hashlib.sha256(content).hexdigest()
-        self._uploads = await uploaded(self._site, files)
+        self._uploads = await upload_files(self._programs, files)
 
     async def _open_issues(self) -> None:
         for number in range(1, self._load.issues + 1):
@@ -185,7 +185,7 @@ class Users:
 
     def _remote_for(self, path: str) -> Remote:
         """The client for *path*: agents have their own connections, because they wait."""
-        return self._site.agents if "task" in path else self._site.remote
+        return self._programs.agents if "task" in path else self._programs.remote
 
     async def _repeat_until_accepted(self, ask: Callable[[], Awaitable[CallAnswer]]) -> CallAnswer:
         end = steady() + _PATIENCE
@@ -205,29 +205,31 @@ class Users:
 
     def progress(self) -> dict[str, tuple[int, int]]:
         """The numbers of things done and of all things, by application, without any request."""
-        notes, load = facts.notes_in(self._site.notes), self._load
-        ended = {(note["user"], note["number"]) for note in facts.noted(notes, "message.ended")}
-        fired = {note["number"] for note in facts.noted(notes, "timer")}
-        looked = {note["head"] for note in facts.noted(notes, "review")}
+        notes, load = results.read_notes(self._programs.notes), self._load
+        ended = {
+            (note["user"], note["number"]) for note in results.notes_of(notes, "message.ended")
+        }
+        fired = {note["number"] for note in results.notes_of(notes, "timer")}
+        reviewed = {note["head"] for note in results.notes_of(notes, "review")}
         return {
-            "reviews": (len(looked), load.reviews),
+            "reviews": (len(reviewed), load.reviews),
             "messages": (len(ended), load.users * load.messages),
             "timers": (len(fired), load.timers),
             "uploads": (len(self._uploads), len(load.files)),
             "issues": (len(set(self._completed)), load.issues),
         }
 
-    async def rows(self) -> list[facts.Row]:
+    async def rows(self) -> list[results.Row]:
         """The rows of all applications, counted now."""
-        notes = await asyncio.to_thread(facts.notes_in, self._site.notes)
+        notes = await asyncio.to_thread(results.read_notes, self._programs.notes)
         return [
             await self._reviews_row(),
             await self._messages_row(notes),
-            facts.timers(
+            results.count_timers(
                 notes, self._timers, completed=await self._total(f"timers.{REMINDER}")
             ),
             await self._uploads_row(),
-            facts.issues(
+            results.count_issues(
                 self._issues, self._completed, agents=self._load.agents, taken=self._taken
             ),
         ]  # fmt: skip
@@ -236,21 +238,21 @@ class Users:
         """The number of completions that Redis has accepted."""
         return (await self._engine.inspect.counts(queue)).totals["completed"]
 
-    async def _messages_row(self, notes: list[facts.Note]) -> facts.Row:
+    async def _messages_row(self, notes: list[results.Note]) -> results.Row:
         answered = [
             which
             for which, id in self._messages.items()
             if (await self._request("GET", f"/api/v1/message/{id}"))["state"] == "answered"
         ]
         completed = await self._total("messages")
-        return facts.messages(notes, self._messages, answered, completed=completed)
+        return results.count_messages(notes, self._messages, answered, completed=completed)
 
-    async def _reviews_row(self) -> facts.Row:
+    async def _reviews_row(self) -> results.Row:
         page = await self._request("GET", "/api/v1/reviews?state=COMPLETED&size=200")
         completed = [review["task"]["head"] for review in page["reviews"]]
         pulls = [issue.pull for issue in self._people.repository.issues.values() if issue.pull]
         posted = [review.commit for pull in pulls for review in pull.reviews]
-        return facts.reviews(self._heads, completed, posted)
+        return results.count_reviews(self._heads, completed, posted)
 
     async def open_reviews(self) -> int:
         """The number of reviews that have not ended, or are not posted yet."""
@@ -260,16 +262,16 @@ class Users:
         ]
         return sum(bool(_OPEN & set(both)) for both in states)
 
-    async def _uploads_row(self) -> facts.Row:
+    async def _uploads_row(self) -> results.Row:
         page = await self._request("GET", "/api/v1/uploads")
         names = [upload["name"] for upload in page["uploads"] if upload["status"] == "COMPLETED"]
-        whole: list[str] = []
+        intact: list[str] = []
         for upload in self._uploads:
             answer = await self._answer("GET", f"/api/v1/uploads/{upload['upload_id']}/content")
             name = Path(upload["file"]).name
             if hashlib.sha256(answer.body).hexdigest() == self._files[name]:
-                whole.append(name)
-        return facts.uploads(self._files, names, whole)
+                intact.append(name)
+        return results.count_uploads(self._files, names, intact)
 
 
 async def _deliver(send: Callable[[], int]) -> CallAnswer:

@@ -16,20 +16,20 @@ import msgspec
 
 from towpath.clock import steady
 from towpath.console.exits import DemoFailed
-from towpath.demo import facts
 from towpath.demo.load import DemoLoad, Users
-from towpath.demo.site import NAME, WORKERS, Site, running, waited
+from towpath.demo.programs import NAME, WORKERS, Programs, running, wait_until
+from towpath.demo.results import Row, count_held_messages, read_notes
 from towpath.engine.engine import Engine
 from towpath.telemetry.logs import Silent
 
 WITHIN = 170.0
 """Seconds within which the demo must end."""
-_LOOK, _TOLD_EVERY = 0.05, 2.0
-_STILL = 3
+_LOOK, _PROGRESS_EVERY = 0.05, 2.0
+_IDLE_COUNTS = 3
 """Number of counts in a row without open jobs after which missing results count as lost."""
 
 Say = Callable[[str], None]
-Counted = Callable[[list[facts.Row]], None]
+ShowRows = Callable[[list[Row]], None]
 
 
 class Demo:
@@ -43,23 +43,23 @@ class Demo:
         self.terminated = False
         """Whether SIGTERM ended it."""
 
-    async def run(self, folder: Path, counted: Counted, *, stay: bool = False) -> None:
-        """Run the demo, and call *counted* with the rows. With *stay*, everything then runs on
+    async def run(self, folder: Path, show_rows: ShowRows, *, stay: bool = False) -> None:
+        """Run the demo, and call *show_rows* with the rows. With *stay*, everything then runs on
         until SIGINT or SIGTERM.
 
         Raises DemoFailed if it can't finish.
         """
         self._end_by_sigterm()
-        self._say("starting a server, its store and database, two workers and a fake GitHub …")
-        async with running(folder) as site, Engine(site.store, log=Silent()) as engine:
-            self._say(f"serving {site.address}; dashboard: {site.login}")
-            users = Users(site, self._load, engine)
-            beside = (self._tell_progress(users), users.send_webhooks(), users.work_as_agents())
+        self._say("starting a server, its Redis and database, two workers and a fake GitHub …")
+        async with running(folder) as programs, Engine(programs.redis, log=Silent()) as engine:
+            self._say(f"serving {programs.address}; dashboard: {programs.login}")
+            users = Users(programs, self._load, engine)
+            beside = (self._print_progress(users), users.send_webhooks(), users.work_as_agents())
             async with self._limit_time(), _run_beside(*beside):
-                rows = await self._run_load(site, users, engine)
-            counted(rows)
+                rows = await self._run_load(programs, users, engine)
+            show_rows(rows)
             if stay:
-                self._say(f"it runs until Ctrl-C; dashboard: {site.address}")
+                self._say(f"it runs until Ctrl-C; dashboard: {programs.address}")
                 await _wait_for_signal()
 
     def _end_by_sigterm(self) -> None:
@@ -73,59 +73,59 @@ class Demo:
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
 
-    async def _run_load(self, site: Site, users: Users, engine: Engine) -> list[facts.Row]:
-        await self._workers_are_there(site, without=0)
+    async def _run_load(self, programs: Programs, users: Users, engine: Engine) -> list[Row]:
+        await self._wait_for_workers(programs, without=0)
         async with asyncio.TaskGroup() as group:
             group.create_task(users.run())
             if self._lose:
                 group.create_task(users.lose_a_timer())
-            group.create_task(self._kill_parts(site, users))
+            group.create_task(self._kill_parts(programs, users))
         self._say("everything is sent; waiting until it is done …")
         return await self._count_rows(users, engine)
 
     # ── failures ─────────────────────────────────────────────────────────────────────────
 
-    async def _kill_parts(self, site: Site, users: Users) -> None:
+    async def _kill_parts(self, programs: Programs, users: Users) -> None:
         """Kill a worker that holds messages, then Redis: both with SIGKILL, by their pids."""
-        killed = await self._busy_worker(site, users)
+        killed = await self._find_busy_worker(programs, users)
         os.kill(killed, signal.SIGKILL)
-        held = facts.held(facts.notes_in(site.notes))[killed]
+        held = count_held_messages(read_notes(programs.notes))[killed]
         self._say(f"killed worker process {killed} (SIGKILL), which held messages: {held}")
-        await self._workers_are_there(site, without=killed)
+        await self._wait_for_workers(programs, without=killed)
         self._say("its parent has started another one")
-        await self._share_done(users, 0.5)
-        store = await asyncio.to_thread(site.store_pid)
-        os.kill(store, signal.SIGKILL)
-        self._say(f"killed the store, process {store} (SIGKILL)")
-        await waited("another store", lambda: site.store_is_another(store))
+        await self._wait_for_share(users, 0.5)
+        redis = await asyncio.to_thread(programs.redis_pid)
+        os.kill(redis, signal.SIGKILL)
+        self._say(f"killed Redis, process {redis} (SIGKILL)")
+        await wait_until("another Redis process", lambda: programs.redis_is_another(redis))
         self._say("the server has started it again, with the data on its disk")
 
-    async def _busy_worker(self, site: Site, users: Users) -> int:
+    async def _find_busy_worker(self, programs: Programs, users: Users) -> int:
         """The process that holds most messages, once a quarter of the messages is done."""
-        await self._share_done(users, 0.25)
+        await self._wait_for_share(users, 0.25)
         while True:
-            alive = set(await self._workers(site))
-            held = facts.held(await asyncio.to_thread(facts.notes_in, site.notes))
+            alive = set(await self._workers(programs))
+            held = count_held_messages(await asyncio.to_thread(read_notes, programs.notes))
             busy = {pid: count for pid, count in held.items() if pid in alive and count > 0}
             done, all_of_them = users.progress()["messages"]
             if alive and (busy or done == all_of_them):
                 return max(busy or alive, key=lambda pid: held[pid])
             await asyncio.sleep(_LOOK)
 
-    async def _share_done(self, users: Users, share: float) -> None:
+    async def _wait_for_share(self, users: Users, share: float) -> None:
         def reached() -> bool:
             done, all_of_them = users.progress()["messages"]
             return done >= share * all_of_them
 
-        await waited("a share of the messages", reached, within=self._within)
+        await wait_until("a share of the messages", reached, within=self._within)
 
-    async def _workers_are_there(self, site: Site, *, without: int) -> None:
-        while len(set(await self._workers(site)) - {without}) < WORKERS:  # noqa: ASYNC110 -- there is no event for it
+    async def _wait_for_workers(self, programs: Programs, *, without: int) -> None:
+        while len(set(await self._workers(programs)) - {without}) < WORKERS:  # noqa: ASYNC110 -- there is no event for it
             await asyncio.sleep(_LOOK)
 
-    async def _workers(self, site: Site) -> list[int]:
+    async def _workers(self, programs: Programs) -> list[int]:
         """The pids of the live workers; none while Redis is unreachable."""
-        answer = await site.remote.answer("GET", "/api/v1/workers")
+        answer = await programs.remote.answer("GET", "/api/v1/workers")
         found: Any = msgspec.json.decode(answer.body) if answer.status == 200 else {}
         ours = f"{NAME}."
         return [
@@ -134,15 +134,15 @@ class Demo:
 
     # ── waiting for the end ──────────────────────────────────────────────────────────────
 
-    async def _count_rows(self, users: Users, engine: Engine) -> list[facts.Row]:
+    async def _count_rows(self, users: Users, engine: Engine) -> list[Row]:
         """The rows, once nothing is missing, or no open job could still add what is missing."""
-        still = 0
+        idle = 0
         while True:
-            still = 0 if await _open_jobs(engine) or await users.open_reviews() else still + 1
+            idle = 0 if await _open_jobs(engine) or await users.open_reviews() else idle + 1
             rows = await users.rows()
-            if not any(row.lost for row in rows) or still >= _STILL:
+            if not any(row.lost for row in rows) or idle >= _IDLE_COUNTS:
                 return rows
-            await asyncio.sleep(_TOLD_EVERY / 4)
+            await asyncio.sleep(_PROGRESS_EVERY / 4)
 
     @asynccontextmanager
     async def _limit_time(self) -> AsyncGenerator[None]:
@@ -157,9 +157,9 @@ class Demo:
     def _say(self, text: str) -> None:
         self._print(f"{steady() - self._began:5.1f} s  {text}")
 
-    async def _tell_progress(self, users: Users) -> None:
+    async def _print_progress(self, users: Users) -> None:
         while True:
-            await asyncio.sleep(_TOLD_EVERY)
+            await asyncio.sleep(_PROGRESS_EVERY)
             counts = await asyncio.to_thread(users.progress)
             shown = (f"{name} {done}/{of}" for name, (done, of) in counts.items())
             self._say("  ".join(shown))

@@ -44,7 +44,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """Whether all guarantees were kept: none lost, none doubled, none out of order."""
         return not (self.lost or self.doubled or self.misordered)
 
-    def described(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The row as JSON fields."""
         return {
             "application": self.application, "what": self.what, "sent": self.sent,
@@ -59,7 +59,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def shown(row: Row) -> list[object]:
+def cells(row: Row) -> list[object]:
     """The cells of the row for the table."""
     late = None if row.late is None else f"{row.late * 1000:,.0f} ms"
     return [
@@ -71,7 +71,7 @@ def shown(row: Row) -> list[object]:
 # ── notes ────────────────────────────────────────────────────────────────────────────────
 
 
-def notes_in(folder: Path) -> list[Note]:
+def read_notes(folder: Path) -> list[Note]:
     """All notes of handlers, ordered by time. Leaves out a line that is cut short."""
     found: list[Note] = []
     for file in folder.glob("*.notes"):
@@ -81,11 +81,11 @@ def notes_in(folder: Path) -> list[Note]:
     return sorted(found, key=lambda note: (note["at"], note["what"] != "message.ended"))
 
 
-def noted(notes: Iterable[Note], what: str) -> list[Note]:
+def notes_of(notes: Iterable[Note], what: str) -> list[Note]:
     return [note for note in notes if note["what"] == what]
 
 
-def held(notes: Iterable[Note]) -> Counter[int]:
+def count_held_messages(notes: Iterable[Note]) -> Counter[int]:
     """The number of messages that each process has begun and not ended."""
     count: Counter[int] = Counter()
     for note in notes:
@@ -97,7 +97,7 @@ def held(notes: Iterable[Note]) -> Counter[int]:
 # ── counting ─────────────────────────────────────────────────────────────────────────────
 
 
-def messages(
+def count_messages(
     notes: Iterable[Note], sent: Iterable[tuple[str, int]], answered: Iterable[tuple[str, int]],
     *, completed: int,
 ) -> Row:  # fmt: skip
@@ -105,9 +105,9 @@ def messages(
     *completed* is the number of completions that Redis has accepted.
     """
     notes, sent, answered = list(notes), set(sent), set(answered)
-    ended = {(note["user"], note["number"]) for note in noted(notes, "message.ended")}
+    ended = {(note["user"], note["number"]) for note in notes_of(notes, "message.ended")}
     done = ended & answered & sent
-    begun = noted(notes, "message.begun")
+    begun = notes_of(notes, "message.begun")
     return Row(
         application="messages",
         what=f"messages of {len({user for user, _ in sent})} users",
@@ -115,11 +115,11 @@ def messages(
         done=len(done),
         doubled=completed - len(answered),
         again=len(begun) - len({(note["user"], note["number"]) for note in begun}),
-        misordered=_misordered(notes),
+        misordered=_count_misordered(notes),
     )
 
 
-def _misordered(notes: Iterable[Note]) -> int:
+def _count_misordered(notes: Iterable[Note]) -> int:
     """Counts messages that began before the one before had ended, or after a later one of the user.
 
     Ignores an attempt with a lower fencing token than the user's last one: it lost its lease, so
@@ -140,9 +140,9 @@ def _misordered(notes: Iterable[Note]) -> int:
     return wrong
 
 
-def timers(notes: Iterable[Note], sent: Iterable[int], *, completed: int) -> Row:
+def count_timers(notes: Iterable[Note], sent: Iterable[int], *, completed: int) -> Row:
     """The row of timers. *sent* are their numbers; *completed* is as for `messages`."""
-    sent, fired = set(sent), noted(notes, "timer")
+    sent, fired = set(sent), notes_of(notes, "timer")
     numbers = {note["number"] for note in fired} & sent
     late = [note["at"] - note["due"] for note in fired]
     return Row(
@@ -157,7 +157,7 @@ def timers(notes: Iterable[Note], sent: Iterable[int], *, completed: int) -> Row
     )
 
 
-def reviews(sent: Iterable[str], completed: Iterable[str], posted: Iterable[str]) -> Row:
+def count_reviews(sent: Iterable[str], completed: Iterable[str], posted: Iterable[str]) -> Row:
     """The row of reviews. *sent* are the commits in webhooks, *completed* the commits with a
     review, *posted* the commit of each review on GitHub.
     """
@@ -171,8 +171,8 @@ def reviews(sent: Iterable[str], completed: Iterable[str], posted: Iterable[str]
     )
 
 
-def uploads(sent: Iterable[str], stored: Iterable[str], whole: Iterable[str]) -> Row:
-    """The row of uploads. All are names of files: *sent*, *stored* with a document, and *whole*,
+def count_uploads(sent: Iterable[str], stored: Iterable[str], intact: Iterable[str]) -> Row:
+    """The row of uploads. All are names of files: *sent*, *stored* with a document, and *intact*,
     that is, stored with the content that was sent.
     """
     sent, stored = set(sent), list(stored)
@@ -180,12 +180,12 @@ def uploads(sent: Iterable[str], stored: Iterable[str], whole: Iterable[str]) ->
         application="uploads",
         what="files in chunks of 1 MiB",
         sent=len(sent),
-        done=len(sent & set(whole)),
+        done=len(sent & set(intact)),
         doubled=len(stored) - len(set(stored)),
     )
 
 
-def issues(sent: Iterable[int], completed: Iterable[int], *, agents: int, taken: int) -> Row:
+def count_issues(sent: Iterable[int], completed: Iterable[int], *, agents: int, taken: int) -> Row:
     """The row of issues. *sent* are their numbers, *completed* has one for each accepted
     completion, and *taken* is how often an issue was handed out.
     """

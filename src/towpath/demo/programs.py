@@ -15,17 +15,17 @@ from urllib.parse import unquote, urlsplit
 from towpath.clock import steady
 from towpath.console.exits import DemoFailed
 from towpath.console.remote import Remote
-from towpath.demo.desk import FOLDER
+from towpath.demo.handlers import FOLDER
 from towpath.embedded.errors import EmbeddedError
 from towpath.embedded.process import ask_fields
 from towpath.processes.launch import follow_parent
 from towpath.testing.github.double import TOKEN, GitHubDouble
 
 SECRET = "the-demo-s-webhooks"  # noqa: S105 -- of webhooks that never leave this machine
-NAME, WORKERS = "desk", 2
+NAME, WORKERS = "demo", 2
 """The name and the number of the worker processes."""
 _COMMAND = "from towpath.cli.main import main; main()"
-_READY, _LAST_WORDS = 120.0, 2000
+_READY, _LOG_SHOWN = 120.0, 2000
 """Seconds within which everything must run; characters of a log that an error shows."""
 _ENDED = 30.0
 _LEASE = "8s"
@@ -33,7 +33,7 @@ _LEASE = "8s"
 _LOOK = 0.05
 
 
-class Site(NamedTuple):
+class Programs(NamedTuple):
     """The running programs, and how to reach them."""
 
     folder: Path
@@ -41,7 +41,8 @@ class Site(NamedTuple):
     address: str
     login: str
     key: str
-    store: str
+    redis: str
+    """The URL of Redis."""
     remote: Remote
     agents: Remote
     github: GitHubDouble
@@ -49,20 +50,20 @@ class Site(NamedTuple):
 
     # ── the Redis process ────────────────────────────────────────────────────────────────
 
-    def store_pid(self) -> int:
+    def redis_pid(self) -> int:
         """The pid of Redis. Raises OSError, EmbeddedError while it does not answer."""
-        path = Path(unquote(urlsplit(self.store).path))
+        path = Path(unquote(urlsplit(self.redis).path))
         return int(ask_fields(path, "INFO", "server")["process_id"])
 
-    def store_is_another(self, pid: int) -> bool:
+    def redis_is_another(self, pid: int) -> bool:
         """Whether a Redis answers that is not the process *pid*."""
         try:
-            return self.store_pid() != pid
+            return self.redis_pid() != pid
         except (OSError, EmbeddedError):
             return False
 
 
-async def waited(for_what: str, fact: Any, *, within: float = _READY) -> None:
+async def wait_until(for_what: str, fact: Any, *, within: float = _READY) -> None:
     """Wait until *fact* returns True. Raises DemoFailed after *within* seconds."""
     end = steady() + within
     while not await asyncio.to_thread(fact):
@@ -75,7 +76,7 @@ async def waited(for_what: str, fact: Any, *, within: float = _READY) -> None:
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncGenerator[Site]:
+async def running(folder: Path) -> AsyncGenerator[Programs]:
     """Start all programs in the order of their dependencies; end them in reverse."""
     notes, scratch = folder / "notes", folder / "scratch"
     notes.mkdir()
@@ -90,14 +91,15 @@ async def running(folder: Path) -> AsyncGenerator[Site]:
             login = _read(link) if sys.stderr.isatty() else f"the link in {link}"
             hook = f"{started['address']}/api/v1/webhooks/github"
             github.listen(hook, secret=SECRET)
-            words = ["worker", "towpath.demo.desk:app", "--url", started["store"], "--name", NAME]
+            words = ["worker", "towpath.demo.handlers:app", "--name", NAME]
+            words += ["--url", started["store"]]
             words += ["--processes", str(WORKERS), "--lease", _LEASE, "--grace", "5s"]
             async with (
                 Remote(started["address"], secret) as remote,
                 Remote(started["address"], secret) as agents,
                 _program(words, folder, environment),
             ):
-                yield Site(
+                yield Programs(
                     folder, notes, started["address"], login, secret, started["store"],
                     remote, agents, github, environment,
                 )  # fmt: skip
@@ -117,7 +119,7 @@ def _environment(github: str) -> dict[str, str]:
         "REVIEWS__GITHUB_SECRETS": SECRET,
         "REVIEWS__GITHUB_TOKEN": TOKEN,
         "REVIEWS__GITHUB_HOST": github,
-        "REVIEWS__REVIEWER_FUNCTION": "towpath.demo.desk:review",
+        "REVIEWS__REVIEWER_FUNCTION": "towpath.demo.handlers:review",
         "ISSUES__GITHUB_SECRETS": SECRET,
         "ISSUES__GITHUB_TOKEN": TOKEN,
         "ISSUES__GITHUB_HOST": github,
@@ -164,16 +166,17 @@ async def _read_start(server: asyncio.subprocess.Process, folder: Path) -> dict[
             if line := await server.stdout.readline():
                 return json.loads(line)
     words = await asyncio.to_thread(log_of(folder, "up").read_text, errors="replace")
-    raise DemoFailed(f"the server did not start: {words[-_LAST_WORDS:].strip()}")
+    raise DemoFailed(f"the server did not start: {words[-_LOG_SHOWN:].strip()}")
 
 
-async def uploaded(site: Site, files: Sequence[Path]) -> list[dict[str, Any]]:
+async def upload_files(programs: Programs, files: Sequence[Path]) -> list[dict[str, Any]]:
     """Upload *files* with `towpath upload`; returns what it prints for each of them."""
-    words = ["upload", *map(str, files), "--server", site.address, "--chunk-size", "1m", "--json"]
-    with log_of(site.folder, "upload").open("ab") as log:
+    words = ["upload", *map(str, files), "--server", programs.address]
+    words += ["--chunk-size", "1m", "--json"]
+    with log_of(programs.folder, "upload").open("ab") as log:
         sending = await asyncio.create_subprocess_exec(
-            *follow_parent(), sys.executable, "-c", _COMMAND, *words, cwd=site.folder,
-            env={**site.environment, "TOWPATH_API_KEY": site.key}, start_new_session=True,
+            *follow_parent(), sys.executable, "-c", _COMMAND, *words, cwd=programs.folder,
+            env={**programs.environment, "TOWPATH_API_KEY": programs.key}, start_new_session=True,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
         )  # fmt: skip
     try:

@@ -1,7 +1,7 @@
 """The demo's app, as a user would write it: handlers for messages, timers and reviews.
 
-The handlers run in worker processes (`towpath worker towpath.demo.desk:app`); the reviewer runs in
-the server. Each handler writes notes to a file of its process, one write per note, so that the
+The handlers run in worker processes (`towpath worker towpath.demo.handlers:app`); the reviewer runs
+in the server. Each handler writes notes to a file of its process, one write per note, so that the
 notes of a killed process survive and are counted.
 """
 
