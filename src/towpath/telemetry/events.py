@@ -92,7 +92,6 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "slots": "How many slots are left.",
         "status": "The status of the response.",
         "task": "The background task: the relay, a courier, a reader of events.",
-        "task_type": "The type of timers; all = every type.",
         "type": "The type of an event of the outbox.",
         "until": "When the job may run again.",
         "uptime": "Seconds since the worker started.",

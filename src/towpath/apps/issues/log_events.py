@@ -67,6 +67,7 @@ LOG_EVENTS = LogEvents(
         "name": "The new name of the repository.",
         "repository": "A repository: its owner and name.",
         "requests": "How many requests were sent to GitHub.",
+        "task_type": "The type of timers, or of an issue's task; all = every type.",
         "took": "Seconds that it took.",
         "what": "What was different.",
     },

@@ -22,5 +22,6 @@ LOG_EVENTS = LogEvents(
         "app": "The application that the timers belong to.",
         "avoided": "Seconds for which an instance is not called.",
         "instance": "The address of an application's instance: host and port.",
+        "task_type": "The type of timers, or of an issue's task; all = every type.",
     },
 )
