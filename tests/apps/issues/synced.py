@@ -4,12 +4,12 @@ from contextlib import suppress
 
 from tests.apps.issues.services import REPOSITORY, IssueServices
 from towpath.apps.issues.github import github_of
-from towpath.apps.issues.hooks import read_github
 from towpath.apps.issues.model import PROJECTIONS, Issue
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.policy import IssuePolicy
 from towpath.apps.issues.projection import Projector
 from towpath.apps.issues.sync import Reconciler, Synced
+from towpath.apps.issues.webhooks import read_github
 from towpath.calls.caller import Caller
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
@@ -71,7 +71,7 @@ class SyncedIssueServices(IssueServices):
             self.taken += len(some)
         for delivery in some:
             told = read_github(delivery.headers, delivery.body, secrets=[SECRET])
-            await self.service.intake.take(told)
+            await self.service.webhooks.apply(told)
 
     async def project(self, *, attempt: int = 1) -> int:
         """Run the waiting projections; returns how many there were."""

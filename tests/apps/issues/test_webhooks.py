@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.apps.issues.synced import SECRET, SyncedIssueServices, options_for
-from towpath.apps.issues.hooks import read_github
 from towpath.apps.issues.policy import IssuePolicy, ReviewTasks
+from towpath.apps.issues.webhooks import read_github
 from towpath.forges.errors import SignatureInvalid, WebhookInvalid
 from towpath.forges.facts import Ignored
 from towpath.testing.github.hooks import GitHubDelivery, GitHubHook

@@ -25,9 +25,9 @@ from towpath.apps.issues.forms import (
     TakeAwayIn,
     TaskOut,
 )
-from towpath.apps.issues.hooks import LISTENED, IssueWebhook, read_github
 from towpath.apps.issues.model import ISSUES, NUMBER_MOST, Task
 from towpath.apps.issues.service import EndedTask, HeldTask, IssueExplanation, Issues
+from towpath.apps.issues.webhooks import EVENTS, IssueWebhook, read_github
 from towpath.clock import seconds
 from towpath.forges import github
 from towpath.forges.facts import Ignored
@@ -184,18 +184,18 @@ async def release(id: Id, body: ReleaseTaskIn, issues: TheIssues, key: CanWork) 
 # ── webhooks ─────────────────────────────────────────────────────────────────────────────
 
 
-async def _take(issues: Issues, found: IssueWebhook | Ignored) -> DeliveredOut:
-    changed, ignored = await issues.intake.take(found)
+async def _apply_webhook(issues: Issues, webhook: IssueWebhook | Ignored) -> DeliveredOut:
+    changed, ignored = await issues.webhooks.apply(webhook)
     return DeliveredOut(issues=changed, ignored=ignored or None)
 
 
 _GITHUB = forge_listener(
     github.FORGE,
     application="issues",
-    events=LISTENED,
+    events=EVENTS,
     repeated="has no effect",
     read=read_github,
-    take=_take,
+    take=_apply_webhook,
     answer=DeliveredOut,
     about="Issues are saved and handed out to agents.",
 )

@@ -12,7 +12,6 @@ from towpath.apps.application import Host
 from towpath.apps.issues import tables, transitions
 from towpath.apps.issues.assignment import Assignment
 from towpath.apps.issues.errors import IssueNotFound, NotHeld, TaskNotFound, TaskStale
-from towpath.apps.issues.hooks import WebhookIntake
 from towpath.apps.issues.issue_store import IssueStore
 from towpath.apps.issues.measures import STALE
 from towpath.apps.issues.model import (
@@ -28,6 +27,7 @@ from towpath.apps.issues.model import (
 )
 from towpath.apps.issues.policy import policy_at
 from towpath.apps.issues.tables import changes
+from towpath.apps.issues.webhooks import Webhooks
 from towpath.apps.owners import ALL, Access, access_of
 from towpath.clock import Duration, instant, instant_ms, seconds, wall_ms
 from towpath.engine.check import integer
@@ -97,7 +97,7 @@ class Issues:
 
     def __init__(self, store: IssueStore) -> None:
         self.store = store
-        self.assignment, self.intake = Assignment(store), WebhookIntake(store)
+        self.assignment, self.webhooks = Assignment(store), Webhooks(store)
 
     # ── adding ───────────────────────────────────────────────────────────────────────────
 

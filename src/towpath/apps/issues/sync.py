@@ -12,7 +12,6 @@ import msgspec
 
 from towpath.apps.issues import tables
 from towpath.apps.issues.github import GitHub, IssuesPage
-from towpath.apps.issues.hooks import linked_issues
 from towpath.apps.issues.issue_store import IssueStore
 from towpath.apps.issues.log_events import ISSUE_REPAIRED, REPOSITORY_SYNCED, REPOSITORY_TROUBLE
 from towpath.apps.issues.measures import REPAIRED, SYNCED
@@ -20,6 +19,7 @@ from towpath.apps.issues.model import SYNCS, Issue, IssueSource, issue_id
 from towpath.apps.issues.repositories import Repositories
 from towpath.apps.issues.tables import changes
 from towpath.apps.issues.transitions import apply_facts, mark_gone, set_pull
+from towpath.apps.issues.webhooks import linked_issues
 from towpath.apps.outcomes import calling
 from towpath.clock import Duration, duration_ms, instant_ms, seconds, steady, wall_ms
 from towpath.engine.engine import Engine
@@ -57,21 +57,23 @@ class Reconciler:
         self._store, self._github = store, github
         self._repositories = Repositories(store)
 
-    async def run(self, wish: SyncRequest, ctx: Context) -> Synced | None:
+    async def run(self, request: SyncRequest, ctx: Context) -> Synced | None:
         """Compare one repository; without a name, submit a comparison of each known one."""
-        if wish.repository is None:
+        if request.repository is None:
             await self._store.offer_all()
             period = sync_period(self._store.options.sync, ctx.submitted_at)
             for name in await self.repositories():
                 await submit_sync(self._store.engine, name, period=period)
             return None
-        if not self._store.options.takes(wish.repository):
-            raise Discard(f"issues of {wish.repository} are not handed out (issues.repositories)")
+        if not self._store.options.takes(request.repository):
+            raise Discard(
+                f"issues of {request.repository} are not handed out (issues.repositories)"
+            )
         try:
             with calling("GitHub"):
-                return await self.compare(wish.repository)
+                return await self.compare(request.repository)
         except (Retry, Discard) as refusal:
-            await self._report_failure(wish.repository, refusal.reason)
+            await self._report_failure(request.repository, refusal.reason)
             raise
 
     async def repositories(self) -> list[str]:
@@ -96,10 +98,10 @@ class Reconciler:
         if facts.name.lower() != name.lower():
             await self._repositories.rename(name, facts.name)
             name = facts.name
-        there, changed = await self._store_pages(name)
+        numbers, changed = await self._store_pages(name)
         if changed:
             await self._store.judge_blocked()
-        changed += await self._read_missing(name, there)
+        changed += await self._read_missing(name, numbers)
         await self._link_pulls(name)
         repaired = await self._correct_labels(name)
         branch = facts.default_branch
@@ -109,7 +111,7 @@ class Reconciler:
         await self._store.ledger.decide(noted)
         synced = Synced(
             repository=name,
-            issues=len(there),
+            issues=len(numbers),
             changed=changed,
             repaired=repaired,
             requests=self._github.requests - asked,
@@ -124,13 +126,13 @@ class Reconciler:
 
         A page is noted as read once its issues are stored, even if a later page can't be read.
         """
-        ledger, there, changed = self._store.ledger, set[int](), 0
+        ledger, numbers, changed = self._store.ledger, set[int](), 0
         known = await ledger.read(tables.pages_of(name))
         doubted = await ledger.read(tables.numbers_to_read_again(name))
         read: list[tables.KnownPage] = []
         try:
             async for page in self._github.open_issues(name, known=known, doubted=doubted):
-                there |= page.known.numbers
+                numbers |= page.known.numbers
                 if page.changed:
                     changed += await self._store_page(page)
                     read.append(page.known)
@@ -140,7 +142,7 @@ class Reconciler:
         finally:
             if read:
                 await ledger.write(changes.store_pages(name, read))
-        return there, changed
+        return numbers, changed
 
     async def _store_page(self, page: IssuesPage) -> int:
         """Store the issues of a page; returns how many rows have changed."""
@@ -163,15 +165,15 @@ class Reconciler:
                 self._report_repair(issue.id, "issue")
         return len(changed)
 
-    async def _read_missing(self, repository: str, there: set[int]) -> int:
-        """Read each issue that is open on GitHub or in our rows, but not in both; returns how many
-        rows have changed.
+    async def _read_missing(self, repository: str, numbers: set[int]) -> int:
+        """Read each issue that is open on GitHub (*numbers*) or in our rows, but not in both.
+        Returns how many rows have changed.
 
         The list may change while it is read, and an unchanged page says nothing about our rows.
         """
         known = await self._store.ledger.read(tables.open_numbers(repository, IssueSource.GITHUB))
         changed = 0
-        for number in sorted(known ^ there):
+        for number in sorted(known ^ numbers):
             facts = await self._github.issue(repository, number)
             update = partial(apply_facts, facts=facts, now=wall_ms()) if facts else mark_gone
             id = issue_id(repository, number)
@@ -245,8 +247,8 @@ async def submit_sync(engine: Engine, repository: str | None, *, period: int | N
     """
     lane = f"repository {repository.lower()}" if repository else "all"
     id = None if period is None else f"{lane} {period}"
-    wish = msgspec.json.encode(SyncRequest(repository))
-    return (await engine.submit(SYNCS, wish, id=id, lane=lane)).id
+    request = msgspec.json.encode(SyncRequest(repository))
+    return (await engine.submit(SYNCS, request, id=id, lane=lane)).id
 
 
 def sync_period(every: Duration, at: datetime) -> int:

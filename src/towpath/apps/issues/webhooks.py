@@ -38,8 +38,8 @@ _CLOSES = re.compile(
     re.IGNORECASE,
 )
 _LINKED_MOST = 20
-_GONE = ("deleted", "transferred")
-LISTENED = (
+_GONE_ACTIONS = ("deleted", "transferred")
+EVENTS = (
     ForgeEvent.ISSUE,
     ForgeEvent.COMMENT,
     ForgeEvent.LABEL,
@@ -67,7 +67,7 @@ def read_github(
 
 def webhook_of(delivery: Delivery) -> IssueWebhook | Ignored:
     event = delivery.event
-    if event not in LISTENED:
+    if event not in EVENTS:
         return Ignored(delivery.named)
     fact, said = delivery.fact(), delivery.acted().said
     if fact is None or event is None:
@@ -89,29 +89,29 @@ def _check(fact: IssueFact) -> None:
         raise fact.refusal(error.field, error.rule) from error
 
 
-class WebhookIntake:
+class Webhooks:
     """Applies webhooks to the issues."""
 
     def __init__(self, store: IssueStore) -> None:
         self._store, self._repositories = store, Repositories(store)
 
-    async def take(self, found: IssueWebhook | Ignored) -> tuple[list[str], str]:
+    async def apply(self, webhook: IssueWebhook | Ignored) -> tuple[list[str], str]:
         """Apply a webhook. Returns the ids of the issues that changed, and why none did, if none
         did. Raises LedgerError.
         """
-        if isinstance(found, Ignored):
-            return self._count_result([], found.reason)
-        fact = found.fact
+        if isinstance(webhook, Ignored):
+            return self._count_result([], webhook.reason)
+        fact = webhook.fact
         if not await self._is_handed_out(fact):
             return self._count_result([], "issues of this repository are not handed out")
         if isinstance(fact, IssueFact):
-            changed = await self._apply_issue(fact, found)
+            changed = await self._apply_issue(fact, webhook)
         elif isinstance(fact, PullFact):
-            changed = await self._apply_pull(fact, found)
+            changed = await self._apply_pull(fact, webhook)
         elif isinstance(fact, LabelFact):
-            changed = await self._apply_label(fact, found.action)
+            changed = await self._apply_label(fact, webhook.action)
         elif isinstance(fact, RepositoryFact):
-            changed = await self._apply_repository(fact, found.action)
+            changed = await self._apply_repository(fact, webhook.action)
         else:
             changed = []
         return self._count_result(changed, "" if changed else "nothing new")
@@ -136,7 +136,7 @@ class WebhookIntake:
     # ── issues ───────────────────────────────────────────────────────────────────────────
 
     async def _apply_issue(self, fact: IssueFact, webhook: IssueWebhook) -> list[str]:
-        gone = webhook.event is ForgeEvent.ISSUE and webhook.action in _GONE
+        gone = webhook.event is ForgeEvent.ISSUE and webhook.action in _GONE_ACTIONS
         # A deletion counts as read: a late webhook of the same second does not undo it.
         facts = facts_of(fact, gone=gone, read=gone)
         return [facts.id] if (await self._store.change(facts.id, facts)).changed else []
