@@ -20,7 +20,7 @@ from jsonschema.validators import extend  # pyright: ignore[reportUnknownVariabl
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT4
 
-from towpath.testing.github.exchange import Asked
+from towpath.testing.github.exchange import ApiRequest
 
 NPM = Path(sys.prefix) / "npm"
 FILE = NPM / "node_modules" / "@octokit" / "openapi" / "generated" / "api.github.com.json"
@@ -71,23 +71,26 @@ class GitHubDescription:
 
     # ── what does not fit ────────────────────────────────────────────────────────────────
 
-    def misfits(self, asked: Asked) -> list[str]:
+    def misfits(self, request: ApiRequest) -> list[str]:
         """What is wrong with a request, in sentences; none if it is as described."""
-        place = f"{asked.method} {asked.path}"
-        found = self._operation(asked)
+        place = f"{request.method} {request.path}"
+        found = self._operation(request)
         if found is None:
             return [f"{place}: there is no such operation"]
         operation, parts = found
-        faults = [*self._of_parameters(operation, asked, parts), *self._of_body(operation, asked)]
+        faults = [
+            *self._of_parameters(operation, request, parts),
+            *self._of_body(operation, request),
+        ]
         return [f"{place}: {fault}" for fault in faults]
 
-    def misfits_of_answer(self, asked: Asked, status: int, content: Any) -> list[str]:
+    def misfits_of_answer(self, request: ApiRequest, status: int, content: Any) -> list[str]:
         """What is wrong with an answer."""
-        found = self._operation(asked)
+        found = self._operation(request)
         assert found is not None
         answer = found[0]["responses"].get(str(status))
         if answer is None:
-            return [f"{asked.method} {asked.path} is never answered {status}"]
+            return [f"{request.method} {request.path} is never answered {status}"]
         schema = self._whole(answer).get("content", {}).get("application/json", {}).get("schema")
         return list(self._faults(schema, content)) if schema else []
 
@@ -99,35 +102,35 @@ class GitHubDescription:
 
     # ── how it is found out ──────────────────────────────────────────────────────────────
 
-    def _operation(self, asked: Asked) -> tuple[dict[str, Any], dict[str, str]] | None:
+    def _operation(self, request: ApiRequest) -> tuple[dict[str, Any], dict[str, str]] | None:
         # Where GitHub redirects to after a repository was renamed: the same, by its number.
-        place = re.sub("^/repositories/[0-9]+", "/repos/owner/name", asked.path)
+        place = re.sub("^/repositories/[0-9]+", "/repos/owner/name", request.path)
         matches = [
             (path.count("{"), path, found.groupdict())
             for pattern, path in self._paths
             if (found := pattern.fullmatch(place))
         ]
         for _, path, parts in sorted(matches, key=lambda match: match[0]):
-            if asked.method.lower() in self._document["paths"][path]:
+            if request.method.lower() in self._document["paths"][path]:
                 named = {name: unquote(part) for name, part in parts.items()}
-                return self._document["paths"][path][asked.method.lower()], named
+                return self._document["paths"][path][request.method.lower()], named
         return None
 
     def _of_parameters(
-        self, operation: dict[str, Any], asked: Asked, parts: dict[str, str]
+        self, operation: dict[str, Any], request: ApiRequest, parts: dict[str, str]
     ) -> Iterator[str]:
         known = [self._whole(parameter) for parameter in operation.get("parameters", [])]
         queries = {
             parameter["name"]: parameter for parameter in known if parameter["in"] == "query"
         }
-        for name, values in asked.query.items():
+        for name, values in request.query.items():
             if name not in queries:
                 yield f"there is no parameter {name}"
             else:
                 for value in values:
                     yield from self._of_text(queries[name], value)
         for name, parameter in queries.items():
-            if parameter.get("required") and name not in asked.query:
+            if parameter.get("required") and name not in request.query:
                 yield f"the parameter {name} is missing"
         for parameter in known:
             if parameter["in"] == "path":
@@ -143,19 +146,19 @@ class GitHubDescription:
         for fault in self._faults(schema, value):
             yield f"{parameter['name']}: {fault}"
 
-    def _of_body(self, operation: dict[str, Any], asked: Asked) -> Iterator[str]:
+    def _of_body(self, operation: dict[str, Any], request: ApiRequest) -> Iterator[str]:
         described = self._whole(operation.get("requestBody", {}))
         schema = described.get("content", {}).get("application/json", {}).get("schema")
-        if not asked.body:
+        if not request.body:
             if described.get("required"):
                 yield "the body is missing"
             return
         if schema is None:
             yield "it takes no body"
             return
-        if not asked.headers.get("content-type", "").startswith("application/json"):
+        if not request.headers.get("content-type", "").startswith("application/json"):
             yield "the body's content type is not JSON"
-        content = asked.content
+        content = request.content
         yield from self._faults(schema, content)
         fields = self._whole(schema).get("properties")
         if fields and isinstance(content, dict):

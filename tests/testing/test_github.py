@@ -28,7 +28,7 @@ from towpath.forges import github as reading
 from towpath.forges.client import ForgeClient
 from towpath.forges.github import FORGE
 from towpath.testing.github.double import TOKEN, GitHubDouble
-from towpath.testing.github.exchange import Asked
+from towpath.testing.github.exchange import ApiRequest
 from towpath.testing.github.trouble import (
     HangUp,
     Trouble,
@@ -120,8 +120,8 @@ class TestAnswersOfTheDouble:
         named = {
             name: [value] for name, _, value in (pair.partition("=") for pair in query.split("&"))
         }
-        asked = Asked(method, HERE + place, named if query else {}, headers, body)
-        reply = github.answered(asked)
+        asked = ApiRequest(method, HERE + place, named if query else {}, headers, body)
+        reply = github.answer_request(asked)
         github.stop()
         assert reply is not None
         assert reply.status != 501, reply.content
@@ -129,7 +129,7 @@ class TestAnswersOfTheDouble:
         assert description.misfits_of_answer(asked, reply.status, reply.content) == []
 
     def test_are_refusals_without_the_token(self, github: GitHubDouble) -> None:
-        reply = github.answered(Asked("GET", HERE, {}, {}, b""))
+        reply = github.answer_request(ApiRequest("GET", HERE, {}, {}, b""))
         assert reply is not None
         assert reply.status == 401
 
@@ -159,7 +159,7 @@ class TestRequestsToTheDouble:
         name, _, value = query.partition("=")
         named = {name: [value]} if query else {}
         body = json.dumps(content).encode() if content else b""
-        request = Asked(method, HERE + path, named, {"content-type": "application/json"}, body)
+        request = ApiRequest(method, HERE + path, named, {"content-type": "application/json"}, body)
         [found] = description.misfits(request)
         assert fault in found
 

@@ -1,12 +1,12 @@
-"""A bench: your app on a private server with its own clock, for one test.
+"""A bench: your app on a private Redis with its own clock, for one test.
 
     async with running(app) as bench:
         await remind.submit(Reminder("anna"), delay=hours(3))
         assert await bench.drain() == []
         bench.advance(hours=3)
-        assert [it.state for it in await bench.drain()] == [State.DONE]
+        assert [ran.state for ran in await bench.drain()] == [State.DONE]
 
-Nothing is faked: a bench runs the same scripts on a real server, and the same worker.
+Nothing is faked: a bench runs the same scripts on a real Redis, and the same worker.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ async def running(
     clock: ManualClock | None = None,
     middleware: Sequence[Middleware] = (),
 ) -> AsyncGenerator[Bench]:
-    """Run *app* on the server at *url*, by *clock*, until the block ends. Then the app is as
+    """Run *app* on the Redis at *url*, by *clock*, until the block ends. Then the app is as
     before.
 
-    Without *url*, it runs on its own private, empty server, which starts in about 0.1 s
+    Without *url*, it runs on its own private, empty Redis, which starts in about 0.1 s
     (ServerNotFound if no server is installed). The app is connected. *middleware* is that of your
     worker.
     """
@@ -129,7 +129,7 @@ class Bench:
 
     @property
     def url(self) -> str:
-        """The URL of the server."""
+        """The URL of Redis."""
         return self.app.url
 
     @property
@@ -186,7 +186,7 @@ class Bench:
         ]
 
     async def jobs(self, handler: AppHandler[T, R, Any]) -> list[Seen[T, R]]:
-        """All jobs of *handler* that are on the server now, oldest first, whoever submitted them.
+        """All jobs of *handler* that are in Redis now, oldest first, whoever submitted them.
 
         Includes finished jobs while they are kept: an hour by default. One round trip per job.
         """
@@ -272,7 +272,7 @@ class Ran(NamedTuple):
     state: State
 
 
-class TakenIn(NamedTuple):
+class NotedSubmit(NamedTuple):
     """A job that was submitted, as it was then."""
 
     queue: str
@@ -285,7 +285,7 @@ class _Notes:
     """What the engines of one app submitted and settled, in order. Any thread may add to it."""
 
     def __init__(self) -> None:
-        self.submits: list[TakenIn] = []
+        self.submits: list[NotedSubmit] = []
         self.ran: list[Ran] = []
 
     def note_submit(
@@ -293,7 +293,7 @@ class _Notes:
     ) -> None:
         """Note a submit, unless it was refused or the job existed already."""
         if isinstance(answer, Submitted) and not answer.existed:
-            self.submits.append(TakenIn(queue, headers.get("handler"), payload))
+            self.submits.append(NotedSubmit(queue, headers.get("handler"), payload))
 
     def note_submits(self, queue: str, jobs: Sequence[NewJob], answers: Sequence[object]) -> None:
         for job, answer in zip(jobs, answers, strict=True):

@@ -1,7 +1,7 @@
 """Faults for tests, with real processes, connections and servers.
 
-`WorkerProcess` can be killed, frozen and stopped; `cut_replies` loses the replies to calls that the
-server has carried out; `server_down` stops the server for a while.
+`WorkerProcess` can be killed, frozen and stopped; `cut_replies` loses the replies to calls that
+Redis has carried out; `server_down` stops Redis for a while.
 """
 
 from __future__ import annotations

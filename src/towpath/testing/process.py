@@ -24,7 +24,7 @@ _START_WITHIN = 60.0
 _STOP_WITHIN = 40.0
 _PAUSE = 0.01
 _FACT_WITHIN = seconds(10)
-_PROGRAM = "towpath.testing.following"
+_PROGRAM = "towpath.testing.worker_program"
 
 
 class WorkerProcess(Startable):
@@ -46,7 +46,7 @@ class WorkerProcess(Startable):
         ledger: str | None = None,
     ) -> None:
         self.app = app
-        self._orders = {
+        self._settings = {
             "app": app,
             "url": url,
             "ledger": ledger,
@@ -71,7 +71,7 @@ class WorkerProcess(Startable):
                 self._process = self._launch(reading)
             finally:
                 os.close(reading)
-            self._send_orders()
+            self._send_settings()
             wait_until(lambda: not self.running or self._has_started(), within=_START_WITHIN)
             if not self._has_started():
                 self.stop(within=0)
@@ -146,10 +146,10 @@ class WorkerProcess(Startable):
         command = [sys.executable, "-m", _PROGRAM, str(reading)]
         return ServerProcess(command, directory=Path.cwd(), log=self._log, keep=[reading])
 
-    def _send_orders(self) -> None:
+    def _send_settings(self) -> None:
         """Send what to run, then the time whenever the clock moves."""
         now = self._clock.stamp() if self._clock else None
-        self._send(json.dumps(self._orders | {"now_ms": now}))
+        self._send(json.dumps(self._settings | {"now_ms": now}))
         if self._clock is not None:
             clock = self._clock
             self._held.enter_context(clock.watched(lambda: self._send(clock.stamp())))

@@ -31,7 +31,7 @@ from mcp_types import (
     TextContent,
     ToolAnnotations,
 )
-from mcp_types import Tool as Shown
+from mcp_types import Tool as McpTool
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -81,7 +81,7 @@ def server_of(
     added = given or {}
 
     async def list_tools(_: Any, __: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[_shown(tool, list(added)) for tool in tools.values()])
+        return ListToolsResult(tools=[_describe_tool(tool, list(added)) for tool in tools.values()])
 
     async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
         tool = tools.get(params.name)
@@ -107,14 +107,14 @@ def server_of(
     )
 
 
-def _shown(tool: Tool, given: Sequence[str]) -> Shown:
+def _describe_tool(tool: Tool, given: Sequence[str]) -> McpTool:
     hints = ToolAnnotations(
         read_only_hint=tool.reads,
         destructive_hint=False,
         idempotent_hint=tool.repeatable or tool.reads,
         open_world_hint=False,
     )
-    return Shown(
+    return McpTool(
         name=tool.name,
         title=tool.title,
         description=tool.about,

@@ -151,7 +151,7 @@ class ToolsPath:
 
         app: ASGIApp = scope["app"]
         try:
-            self._check_place(dict(scope["headers"]))
+            self._check_origin_and_host(dict(scope["headers"]))
             if scope["method"] != "POST":
                 raise _only_post()
             endpoint = await self._start_endpoint(app)
@@ -175,7 +175,7 @@ class ToolsPath:
                 self._endpoint = endpoint
             return endpoint
 
-    def _check_place(self, headers: Mapping[bytes, bytes]) -> None:
+    def _check_origin_and_host(self, headers: Mapping[bytes, bytes]) -> None:
         from towpath.web.problems import Refused  # noqa: PLC0415 -- needs an extra
 
         origin = headers.get(b"origin", b"").decode("latin-1").lower()

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from towpath.clock import wall_ms
-from towpath.testing.github.exchange import Asked, Reply
+from towpath.testing.github.exchange import ApiRequest, Reply
 from towpath.testing.github.hooks import GitHubDelivery, GitHubHook, Hooks
 from towpath.testing.github.paths import Api
 from towpath.testing.github.people import People
@@ -49,10 +49,10 @@ class GitHubDouble:
         live: bool = True,
         limit: int = LIMIT,
         port: int = 0,
-        check: Callable[[Asked], Iterable[str]] | None = None,
+        check: Callable[[ApiRequest], Iterable[str]] | None = None,
     ) -> None:
         self.token, self.limit = token, limit
-        self.asked: list[Asked] = []
+        self.asked: list[ApiRequest] = []
         self.misfits: list[str] = []
         self.troubles: list[Trouble] = []
         self._events: list[threading.Event] = []
@@ -167,7 +167,7 @@ class GitHubDouble:
     def requests(self) -> list[str]:
         """All requests so far, in short: `GET /repos/octo/repo/issues`."""
         with self._lock:
-            return [f"{asked.method} {asked.path}" for asked in self.asked]
+            return [f"{request.method} {request.path}" for request in self.asked]
 
     # ── webhooks ─────────────────────────────────────────────────────────────────────────
 
@@ -205,7 +205,7 @@ class GitHubDouble:
             payload |= {"before": more["before"], "after": more["after"]}
         payload["repository"] = shown.repository(repository)
         payload["sender"] = shown.user(sender)
-        self._hooks.tell(event, payload)
+        self._hooks.emit(event, payload)
 
     # ── requests ─────────────────────────────────────────────────────────────────────────
 
@@ -213,16 +213,16 @@ class GitHubDouble:
         double = self
 
         class Handler(_Handler):
-            def answered(self, asked: Asked) -> Reply | None:
-                return double.answered(asked)
+            def answer_request(self, request: ApiRequest) -> Reply | None:
+                return double.answer_request(request)
 
         return Handler
 
-    def answered(self, asked: Asked) -> Reply | None:
+    def answer_request(self, request: ApiRequest) -> Reply | None:
         """The answer to a request; None = the connection is to be closed instead."""
         with self._lock:
-            self.asked.append(asked)
-            trouble = self._trouble_for(asked)
+            self.asked.append(request)
+            trouble = self._trouble_for(request)
         if trouble is not None:
             if trouble.until is not None:
                 trouble.until.wait()
@@ -231,12 +231,12 @@ class GitHubDouble:
             if trouble.status:
                 return Reply(trouble.status, {"message": trouble.message}, trouble.headers)
         with self._lock:
-            reply = self._answer(asked)
+            reply = self._answer(request)
         return None if trouble is not None and trouble.hang_up is HangUp.AFTER else reply
 
-    def _trouble_for(self, asked: Asked) -> Trouble | None:
+    def _trouble_for(self, request: ApiRequest) -> Trouble | None:
         for trouble in self.troubles:
-            if trouble.fits(asked):
+            if trouble.fits(request):
                 if trouble.times is not None:
                     trouble.times -= 1
                     if not trouble.times:
@@ -244,23 +244,23 @@ class GitHubDouble:
                 return trouble
         return None
 
-    def _answer(self, asked: Asked) -> Reply:
-        if asked.headers.get("authorization") not in (
+    def _answer(self, request: ApiRequest) -> Reply:
+        if request.headers.get("authorization") not in (
             f"Bearer {self.token}",
             f"token {self.token}",
         ):
             return Reply(401, {"message": "Bad credentials", "status": "401"})
-        if misfits := list(self._check(asked)) if self._check else []:
+        if misfits := list(self._check(request)) if self._check else []:
             self.misfits += misfits
             return Reply(400, {"message": f"not as GitHub describes it: {'; '.join(misfits)}"})
         if self.used >= self.limit:
             return _with_limit(Reply(403, {"message": "API rate limit exceeded"}), self)
-        reply = self._api.answer(asked)
+        reply = self._api.answer(request)
         if reply.status == 501:
             self.misfits.append(str(reply.content["message"]))
-        if asked.method == "GET" and reply.status == 200:
+        if request.method == "GET" and reply.status == 200:
             etag = f'W/"{hashlib.sha256(json.dumps(reply.content).encode()).hexdigest()}"'
-            if asked.headers.get("if-none-match") == etag:
+            if request.headers.get("if-none-match") == etag:
                 return _with_limit(Reply(304, None, {"etag": etag}), self)
             reply.headers["etag"] = etag
         self.used += 1
@@ -312,7 +312,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def answered(self, asked: Asked) -> Reply | None:
+    def answer_request(self, request: ApiRequest) -> Reply | None:
         raise NotImplementedError
 
     def _serve(self) -> None:
@@ -321,7 +321,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         query = parse_qs(parts.query, keep_blank_values=True)
         path = parts.path.removeprefix("/api/v3")
-        reply = self.answered(Asked(self.command, path, query, headers, body))
+        reply = self.answer_request(ApiRequest(self.command, path, query, headers, body))
         if reply is None:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)

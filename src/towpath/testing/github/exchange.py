@@ -10,7 +10,7 @@ DOCUMENTED = "https://docs.github.com/rest"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ApiRequest:
     """One request to the API."""
 
     method: str
@@ -40,7 +40,7 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict[str, str])
 
 
-class Answered(Exception):
+class EarlyAnswer(Exception):
     """Raised to answer a request at once."""
 
     def __init__(self, reply: Reply) -> None:
@@ -48,12 +48,12 @@ class Answered(Exception):
         self.reply = reply
 
 
-def refused(status: int, message: str, **more: Any) -> Answered:
+def refused(status: int, message: str, **more: Any) -> EarlyAnswer:
     """A refusal as GitHub writes it."""
     body = {"message": message, "documentation_url": DOCUMENTED, "status": str(status), **more}
-    return Answered(Reply(status, body))
+    return EarlyAnswer(Reply(status, body))
 
 
-def invalid(resource: str, name: str, message: str = "Validation Failed") -> Answered:
+def invalid(resource: str, name: str, message: str = "Validation Failed") -> EarlyAnswer:
     fault = {"resource": resource, "field": name, "code": "invalid"}
     return refused(422, message, errors=[fault])

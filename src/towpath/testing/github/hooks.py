@@ -58,19 +58,19 @@ class GitHubDelivery:
     def send(self) -> int:
         """Send it; a repeat has the same id. Returns the status of the answer, 0 if none came."""
         place = urlsplit(self.hook.url)
-        made = (
+        connection_class = (
             http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
         )
-        line = made(place.hostname or "", place.port, timeout=_WITHIN)
+        connection = connection_class(place.hostname or "", place.port, timeout=_WITHIN)
         try:
-            line.request("POST", place.path or "/", body=self.body, headers=self.headers)
-            answer = line.getresponse()
+            connection.request("POST", place.path or "/", body=self.body, headers=self.headers)
+            answer = connection.getresponse()
             answer.read()
             self.statuses.append(answer.status)
         except (OSError, http.client.HTTPException):
             self.statuses.append(0)
         finally:
-            line.close()
+            connection.close()
         return self.statuses[-1]
 
 
@@ -88,15 +88,16 @@ class Hooks:
         self._due: SimpleQueue[GitHubDelivery | None] = SimpleQueue()
         self._sending: threading.Thread | None = None
 
-    def tell(self, event: str, payload: dict[str, Any]) -> None:
+    def emit(self, event: str, payload: dict[str, Any]) -> None:
+        """Keep a delivery of the event for each URL that listens; with `live`, send it."""
         for hook in self.all:
             if hook.events and event not in hook.events:
                 continue
-            made = GitHubDelivery(hook, str(uuid.uuid4()), event, payload, [])
-            self.deliveries.append(made)
+            delivery = GitHubDelivery(hook, str(uuid.uuid4()), event, payload, [])
+            self.deliveries.append(delivery)
             if self.live:
                 self._start()
-                self._due.put(made)
+                self._due.put(delivery)
 
     def stop(self) -> None:
         """Send no more."""

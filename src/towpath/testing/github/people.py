@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from towpath.testing.github.paths import Happened
+from towpath.testing.github.paths import EmitEvent
 from towpath.testing.github.state import (
     HUMAN,
     GitHubComment,
@@ -23,9 +23,9 @@ class People:
     """Everybody who works in one repository. Each thing they do is an event, as on GitHub."""
 
     def __init__(
-        self, repository: GitHubRepository, lock: threading.RLock, happened: Happened
+        self, repository: GitHubRepository, lock: threading.RLock, emit: EmitEvent
     ) -> None:
-        self.repository, self._lock, self._emit = repository, lock, happened
+        self.repository, self._lock, self._emit = repository, lock, emit
 
     def __getitem__(self, number: int) -> GitHubIssue:
         return self.repository.issues[number]
@@ -75,7 +75,7 @@ class People:
     def unlabel(self, number: int, *names: str) -> None:
         with self._lock:
             issue = self[number]
-            for name in self.repository.take_labels(issue, names):
+            for name in self.repository.remove_labels(issue, names):
                 self._emit_here(self._event_of(issue), "unlabeled", issue, label=name)
 
     def assign(self, number: int, login: str) -> None:

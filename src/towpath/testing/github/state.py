@@ -165,7 +165,7 @@ class GitHubRepository:
             self.changed(issue)
         return new
 
-    def take_labels(self, issue: GitHubIssue, names: Iterable[str]) -> list[str]:
+    def remove_labels(self, issue: GitHubIssue, names: Iterable[str]) -> list[str]:
         """Remove labels. Returns those that the issue had."""
         gone = {name.lower() for name in names}
         old = [label for label in issue.labels if label.lower() in gone]

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from towpath.clock import wall_ms
-from towpath.testing.github.exchange import Asked
+from towpath.testing.github.exchange import ApiRequest
 
 LIMIT = 5000
 """Requests an hour, as GitHub allows them."""
@@ -42,8 +42,8 @@ class Trouble:
     times: int | None = 1
     """How many requests fail; None = all until `calm`."""
 
-    def fits(self, asked: Asked) -> bool:
-        return self.method in ("", asked.method) and bool(re.search(self.path, asked.path))
+    def fits(self, request: ApiRequest) -> bool:
+        return self.method in ("", request.method) and bool(re.search(self.path, request.path))
 
 
 def rate_limit(*, reset_s: int = 60, **more: Any) -> Trouble:

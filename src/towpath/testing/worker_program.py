@@ -1,4 +1,4 @@
-"""The program of a worker process under test: python -m towpath.testing.following <descriptor>
+"""The program of a worker process under test: python -m towpath.testing.worker_program <descriptor>
 
 The first line that it reads there says what to run, in JSON. Each further line is the time of the
 test's manual clock, in ms. At the end of the lines, the process ends.
@@ -41,18 +41,18 @@ class FollowingClock(ManualClock):
 
 def main() -> None:
     lines = _lines(int(sys.argv[1]))
-    orders = json.loads(next(lines))
-    sys.path[:] = orders["path"]
-    clock = FollowingClock(instant(int(orders["now_ms"]))) if orders["now_ms"] else None
-    threading.Thread(target=_follow, args=(lines, clock), daemon=True).start()
-    sys.exit(_work(orders, clock))
+    settings = json.loads(next(lines))
+    sys.path[:] = settings["path"]
+    clock = FollowingClock(instant(int(settings["now_ms"]))) if settings["now_ms"] else None
+    threading.Thread(target=_follow_test, args=(lines, clock), daemon=True).start()
+    sys.exit(_work(settings, clock))
 
 
-def _work(orders: dict[str, Any], clock: ManualClock | None) -> int:
+def _work(settings: dict[str, Any], clock: ManualClock | None) -> int:
     logs.configure(form="json", level="debug")
-    app = _app(orders["app"])
-    with app.pointed_at(orders["url"], clock=clock, ledger=orders["ledger"]):
-        return Worker(app, lease=milliseconds(orders["lease_ms"])).run_forever()
+    app = _app(settings["app"])
+    with app.pointed_at(settings["url"], clock=clock, ledger=settings["ledger"]):
+        return Worker(app, lease=milliseconds(settings["lease_ms"])).run_forever()
 
 
 def _app(path: str) -> Towpath:
@@ -71,7 +71,7 @@ def _lines(descriptor: int) -> Iterator[bytes]:
         yield from whole
 
 
-def _follow(lines: Iterator[bytes], clock: FollowingClock | None) -> None:
+def _follow_test(lines: Iterator[bytes], clock: FollowingClock | None) -> None:
     for line in lines:
         if clock is not None:
             clock.follow(int(line))
