@@ -105,6 +105,50 @@ class TestWriting:
         assert len(await names(kept)) == 20
 
 
+class TestASharedChange:
+    async def test_of_concurrent_calls_is_decided_once_for_all_items(self, kept: Ledger) -> None:
+        batches: list[list[str]] = []
+
+        def decide(_: Connection, items: list[str]) -> Write[list[str]]:
+            batches.append(items)
+
+            def write(connection: Connection) -> list[str]:
+                connection.execute(KEEP, [{"name": item} for item in items])
+                return [item.upper() for item in items]
+
+            return write
+
+        ask = kept.decide_together(decide, list[str])
+        wanted = [f"n{number}" for number in range(10)]
+        assert await asyncio.gather(*map(ask, wanted)) == [name.upper() for name in wanted]
+        assert await names(kept) == wanted
+        assert batches == [wanted]
+
+    async def test_whose_answers_fail_does_not_fail_other_changes(self, kept: Ledger) -> None:
+        def finish(_: list[str]) -> list[str]:
+            raise ChangeFailed
+
+        ask = kept.decide_together(lambda _, items: lambda _: items, finish)
+        *failed, name = await asyncio.gather(
+            ask("a"), ask("b"), keep(kept, "c"), return_exceptions=True
+        )
+        assert [type(error) for error in failed] == [ChangeFailed, ChangeFailed]
+        assert name == "c"
+
+    async def test_that_fails_is_raised_to_all_its_callers_and_no_others(
+        self, kept: Ledger
+    ) -> None:
+        def decide(_: Connection, items: list[str]) -> Write[list[str]]:
+            raise ChangeFailed(*items)
+
+        ask = kept.decide_together(decide, list[str])
+        *failed, name = await asyncio.gather(
+            ask("a"), ask("b"), keep(kept, "c"), return_exceptions=True
+        )
+        assert [type(error) for error in failed] == [ChangeFailed, ChangeFailed]
+        assert (name, await names(kept)) == ("c", ["c"])
+
+
 class TestOnSqlite:
     @pytest.fixture
     def url(self, file_url: str) -> str:
