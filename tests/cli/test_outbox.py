@@ -11,8 +11,8 @@ from tests.cli.command import Command
 from tests.cli.test_howto import BLOCK, run
 from tests.ledger.numbered_events import an_event
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox.batch import BatchOutcome, next_batch, outcome_statements
 from towpath.ledger.outbox.event import NewEvent, Refusal
-from towpath.ledger.outbox.outgoing import BatchOutcome, next_batch, settle
 
 PAGE = ROOT / "docs" / "how-to" / "send-events-out.md"
 GONE = Refusal("the receiver answered 410")
@@ -38,9 +38,10 @@ def put(outbox: Command, *made: NewEvent, refused: bool = False) -> None:
                 lambda connection: next_batch(connection, "webhook", [], size=100)
             )
             if refused:
-                verdict = BatchOutcome(refused=[(event, GONE) for event in batch])
+                outcome = BatchOutcome(refused=[(event, GONE) for event in batch])
+                statements = outcome_statements(outcome)
                 await ledger.write(
-                    lambda connection: [connection.execute(*each) for each in settle(verdict)]
+                    lambda connection: [connection.execute(*each) for each in statements]
                 )
 
     asyncio.run(put())

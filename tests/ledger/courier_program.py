@@ -13,9 +13,9 @@ from towpath.calls.caller import Caller
 from towpath.clock import milliseconds, seconds
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox.backoff import CourierOptions
 from towpath.ledger.outbox.courier import Courier
 from towpath.ledger.outbox.event import Sink
-from towpath.ledger.outbox.outgoing import CourierOptions
 from towpath.ledger.outbox.sinks.kafka import KafkaSink
 from towpath.ledger.outbox.sinks.redis_stream import RedisStreamSink
 from towpath.ledger.outbox.sinks.webhook import WebhookSink

@@ -6,8 +6,8 @@ from typing import Any
 
 from towpath.clock import milliseconds, seconds
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox.backoff import CourierOptions
 from towpath.ledger.outbox.event import NewEvent
-from towpath.ledger.outbox.outgoing import CourierOptions
 
 QUICK = CourierOptions(
     look_every=milliseconds(20),

@@ -25,9 +25,9 @@ from towpath.errors import InvalidOption
 from towpath.ledger.database.schema import couriers
 from towpath.ledger.errors import LedgerUnreachable
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox.backoff import CourierOptions, SinkBackoff
 from towpath.ledger.outbox.courier import Courier
 from towpath.ledger.outbox.event import Behind, Postponed, Refusal
-from towpath.ledger.outbox.outgoing import CourierOptions, Patience
 from towpath.supervise import troubles
 from towpath.telemetry.metrics import Metrics
 
@@ -161,16 +161,16 @@ class TestASinkThatIsAway:
         assert sink.ids == ["a/1", "a/2"]
 
     def test_is_left_alone_for_longer_each_time_up_to_a_minute(self) -> None:
-        patience, pauses = Patience(CourierOptions()), list[float]()
+        backoff, pauses = SinkBackoff(CourierOptions()), list[float]()
         for _ in range(10):
-            patience.failed()
-            pauses.append(patience.pause(seconds(0)).total_seconds())
+            backoff.failed()
+            pauses.append(backoff.pause(seconds(0)).total_seconds())
         assert pauses == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60]
-        assert patience.pause(minutes(10)) == seconds(60)
-        patience.reached()
-        patience.failed()
-        assert patience.pause(seconds(0)) == seconds(0.5)
-        assert patience.pause(seconds(7)) == seconds(7)
+        assert backoff.pause(minutes(10)) == seconds(60)
+        backoff.reached()
+        backoff.failed()
+        assert backoff.pause(seconds(0)) == seconds(0.5)
+        assert backoff.pause(seconds(7)) == seconds(7)
 
 
 class TestARefusedEvent:

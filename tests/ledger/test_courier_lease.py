@@ -14,9 +14,9 @@ from tests.waiting import eventually_async
 from towpath.clock import milliseconds, seconds
 from towpath.ledger.database.schema import couriers, now_ms
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox.backoff import CourierOptions
 from towpath.ledger.outbox.courier import Courier
 from towpath.ledger.outbox.event import OutboxEvent, Outcome
-from towpath.ledger.outbox.outgoing import CourierOptions
 
 
 @pytest.fixture

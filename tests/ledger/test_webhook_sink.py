@@ -25,6 +25,7 @@ from towpath.calls.errors import CallRefused, SecretInvalid
 from towpath.calls.signature import new_secret, verify
 from towpath.clock import milliseconds, seconds
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox.backoff import CourierOptions
 from towpath.ledger.outbox.courier import Courier
 from towpath.ledger.outbox.event import (
     CONTENT_TYPE,
@@ -34,7 +35,6 @@ from towpath.ledger.outbox.event import (
     Postponed,
     Refusal,
 )
-from towpath.ledger.outbox.outgoing import CourierOptions
 from towpath.ledger.outbox.sinks.webhook import WebhookSink
 
 SECRET = new_secret()

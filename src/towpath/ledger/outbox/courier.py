@@ -18,21 +18,18 @@ from sqlalchemy.engine import Connection
 from towpath.clock import Duration, duration_ms, instant, seconds, steady, wall_ms
 from towpath.errors import InvalidOption
 from towpath.ledger.errors import LedgerError, LedgerUnreachable, SinkUnreachable
-from towpath.ledger.outbox.event import Refusal
-from towpath.ledger.outbox.outbox import OutboxCounts
-from towpath.ledger.outbox.outgoing import (
-    MOST_WAITING,
+from towpath.ledger.outbox.backoff import MOST_WAITING, CourierOptions, SinkBackoff
+from towpath.ledger.outbox.batch import (
     BatchOutcome,
-    CourierOptions,
-    Patience,
+    evaluate,
     has_pending,
-    hold,
-    judge,
-    let_go,
     next_batch,
-    settle,
-    spoilt,
+    outcome_statements,
+    refuse_invalid,
 )
+from towpath.ledger.outbox.event import Refusal
+from towpath.ledger.outbox.leases import give_up_lease, take_lease
+from towpath.ledger.outbox.outbox import OutboxCounts
 from towpath.supervise import Background
 from towpath.telemetry import events as lines
 from towpath.telemetry.logs import Log
@@ -65,7 +62,7 @@ class Route:
         self._holder = secrets.token_hex(8)
         self._held_until = 0.0
         """When the lease ends by this process's monotonic clock: earlier than by the database's."""
-        self._patience = Patience(options)
+        self._backoff = SinkBackoff(options)
         self._ledger_away = False
         self._called, self._closing = asyncio.Event(), asyncio.Event()
 
@@ -102,7 +99,7 @@ class Route:
 
     async def _look(self) -> None:
         """Send a batch, or wait until there may be events."""
-        name, size, without = self._name, self._options.batch, self._patience.waiting()
+        name, size, without = self._name, self._options.batch, self._backoff.waiting()
         crowded = len(without) >= MOST_WAITING
         # Read before taking the lease, so that a courier without events never writes.
         if crowded or not await self._ledger.read(
@@ -126,15 +123,15 @@ class Route:
     def _has_lease(self) -> bool:
         return steady() < self._held_until
 
-    async def _take_lease(self, verdict: BatchOutcome | None = None) -> bool:
-        """Take or renew the lease, and store *verdict* in the same transaction."""
+    async def _take_lease(self, outcome: BatchOutcome | None = None) -> bool:
+        """Take or renew the lease, and store *outcome* in the same transaction."""
         asked, lease_ms = steady(), duration_ms("lease", self._options.lease)
-        settled = settle(verdict) if verdict is not None else []
+        statements = outcome_statements(outcome) if outcome is not None else []
 
         def change(connection: Connection) -> bool:
-            for statement, rows in settled:
+            for statement, rows in statements:
                 connection.execute(statement, rows)
-            return hold(connection, self._name, self._holder, lease_ms)
+            return take_lease(connection, self._name, self._holder, lease_ms)
 
         held = await self._ledger.write(change)
         self._held_until = asked + self._lease if held else 0.0
@@ -146,29 +143,29 @@ class Route:
             self._held_until = 0.0
             with suppress(LedgerError):
                 await self._ledger.write(
-                    lambda connection: let_go(connection, self._name, self._holder)
+                    lambda connection: give_up_lease(connection, self._name, self._holder)
                 )
 
     # ── sending ──────────────────────────────────────────────────────────────────────────
 
     async def _send_batch(self, events: Sequence[OutboxEvent]) -> None:
         """Send *events* and store the outcomes; pause if the sink is unreachable."""
-        broken = spoilt(events)
+        broken = refuse_invalid(events)
         if broken is not None:
-            return await self._settle(broken)
+            return await self._store_outcome(broken)
         try:
             outcomes = await self._send(events)
-            verdict = judge(events, outcomes, attempts=self._options.attempts)
+            outcome = evaluate(events, outcomes, attempts=self._options.attempts)
         except SinkUnreachable as error:
-            verdict = BatchOutcome(reason=error.reason)
+            outcome = BatchOutcome(reason=error.reason)
         except _LeaseOver:
             return None
-        if verdict.reason:
-            return await self._pause(verdict)
-        away = self._patience.reached()
+        if outcome.reason:
+            return await self._pause(outcome)
+        away = self._backoff.reached()
         if away is not None:
             self._log.emit(lines.SINK_BACK, sink=self._name, away=away)
-        return await self._settle(verdict)
+        return await self._store_outcome(outcome)
 
     async def _send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
         """Send *events* while the lease is held. Returns the sink's outcomes. Raises _LeaseOver."""
@@ -204,29 +201,29 @@ class Route:
 
     # ── after sending ────────────────────────────────────────────────────────────────────
 
-    async def _settle(self, verdict: BatchOutcome) -> None:
+    async def _store_outcome(self, outcome: BatchOutcome) -> None:
         """Delete accepted events, set refused ones aside, and renew the lease."""
-        await self._take_lease(verdict)
-        self._counters.sent.inc(len(verdict.taken))
-        self._counters.refused.inc(len(verdict.refused))
-        self._note_failures(verdict)
+        await self._take_lease(outcome)
+        self._counters.sent.inc(len(outcome.taken))
+        self._counters.refused.inc(len(outcome.refused))
+        self._note_failures(outcome)
 
-    def _note_failures(self, verdict: BatchOutcome) -> None:
-        for event, answer in (*verdict.refused, *verdict.delayed):
+    def _note_failures(self, outcome: BatchOutcome) -> None:
+        for event, answer in (*outcome.refused, *outcome.delayed):
             about: dict[str, Any] = {"sink": self._name, "event_id": event.id, "type": event.type}
             about["reason"] = answer.reason
             if isinstance(answer, Refusal):
                 self._log.emit(lines.OUTBOX_REFUSED, **about)
                 continue
-            delay = self._patience.hold_back(event.key, event.attempts, answer.after)
+            delay = self._backoff.hold_back(event.key, event.attempts, answer.after)
             self._log.emit(lines.OUTBOX_DELAYED, attempt=event.attempts + 1, delay=delay, **about)
 
-    async def _pause(self, verdict: BatchOutcome) -> None:
+    async def _pause(self, outcome: BatchOutcome) -> None:
         """Give up the lease and wait before the next try. Another process may reach the sink."""
-        if self._patience.failed():
-            self._log.emit(lines.SINK_UNREACHABLE, sink=self._name, reason=verdict.reason)
+        if self._backoff.failed():
+            self._log.emit(lines.SINK_UNREACHABLE, sink=self._name, reason=outcome.reason)
         await self._give_up_lease()
-        await _wait(self._closing, self._patience.pause(verdict.after))
+        await _wait(self._closing, self._backoff.pause(outcome.after))
 
 
 async def _wait(event: asyncio.Event, most: Duration) -> None:

@@ -20,7 +20,7 @@ from towpath.engine.model import JobRef
 from towpath.errors import JobError, ServerError, TowpathError
 from towpath.ids import QueueName
 from towpath.ledger.errors import LedgerClosed, LedgerError
-from towpath.ledger.outbox.outgoing import hold
+from towpath.ledger.outbox.leases import take_lease
 from towpath.ledger.records.open_records import (
     OpenRecord,
     open_queues,
@@ -215,7 +215,7 @@ class Relay:
             self.watch(await self._ledger.read(open_queues))
             period = duration_ms("reconcile_every", self._reconcile_every)
             whole = await self._ledger.write(
-                lambda connection: hold(connection, _TURN, self._me, period)
+                lambda connection: take_lease(connection, _TURN, self._me, period)
             )
             self._reconciled_at = steady()
         return [(sync, whole) for sync in self._syncs.values()]
