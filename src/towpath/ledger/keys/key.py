@@ -15,7 +15,6 @@ from math import log2
 from typing import NamedTuple
 
 import msgspec
-from pydantic import SecretStr
 
 from towpath.clock import Duration, instant_ms, seconds
 from towpath.errors import InvalidName, InvalidOption
@@ -92,11 +91,27 @@ class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class KeySecret:
+    """The secret of a new key. Printed or logged, it shows only stars."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def get_secret_value(self) -> str:
+        """Return the secret."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "KeySecret(**********)"
+
+
 class NewKey(NamedTuple):
     """A key that was just created. Its secret is not stored anywhere, so show it now."""
 
     info: KeyInfo
-    secret: SecretStr
+    secret: KeySecret
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,6 @@ from hmac import compare_digest
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from pydantic import SecretStr
 from sqlalchemy import BigInteger, bindparam, insert, or_, select, update
 from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.exc import IntegrityError
@@ -32,6 +31,7 @@ from towpath.ledger.keys.key import (
     MOST_REAL,
     KeyEntry,
     KeyInfo,
+    KeySecret,
     KnownKeys,
     NewKey,
     Scope,
@@ -109,7 +109,7 @@ class ApiKeys:
         )
         await self._ledger.write(lambda connection: connection.execute(insert(api_keys), row))
         self._forget(row["digest"])
-        return NewKey(_info(row), SecretStr(secret))
+        return NewKey(_info(row), KeySecret(secret))
 
     async def rotate(self, id: str, *, overlap: Duration = OVERLAP) -> NewKey:
         """Replace a key by a new one with the same name, scopes, queues and owner.
@@ -148,7 +148,7 @@ class ApiKeys:
         row, old_digest = await self._ledger.write(change)
         self._forget(old_digest)
         self._forget(row["digest"])
-        return NewKey(_info(row), SecretStr(secret))
+        return NewKey(_info(row), KeySecret(secret))
 
     async def ensure(
         self,

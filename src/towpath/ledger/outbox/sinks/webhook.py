@@ -55,7 +55,7 @@ class WebhookSink:
         """Send each event in a call of its own. Does not raise SinkUnreachable: each event has an
         outcome of its own.
         """
-        round_ = _Round(events, patience=self._at_once)
+        round_ = _Round(events, failures_most=self._at_once)
         async with asyncio.TaskGroup() as calls:
             for _ in range(min(self._at_once, len(round_.keys))):
                 calls.create_task(self._walk(round_))
@@ -94,20 +94,20 @@ class WebhookSink:
 class _Round:
     """The send of one batch: the events of each key in order, and their outcomes."""
 
-    def __init__(self, events: Sequence[OutboxEvent], *, patience: int) -> None:
+    def __init__(self, events: Sequence[OutboxEvent], *, failures_most: int) -> None:
         self.keys: dict[str, list[OutboxEvent]] = {}
         for event in events:
             self.keys.setdefault(event.key, []).append(event)
         self.outcomes: dict[int, Outcome] = {}
         self._waiting = iter(self.keys.values())
-        self._patience, self._in_vain = patience, 0
+        self._failures_most, self._failures = failures_most, 0
 
     def next_keys(self) -> Iterator[list[OutboxEvent]]:
         """Yield the events of keys that are not yet begun; stop after several failures in a row.
 
         A receiver that is down is not called for every key.
         """
-        while self._in_vain < self._patience:
+        while self._failures < self._failures_most:
             waiting = next(self._waiting, None)
             if waiting is None:
                 return
@@ -115,7 +115,7 @@ class _Round:
 
     def note(self, event: OutboxEvent, outcome: Outcome) -> None:
         self.outcomes[event.seq] = outcome
-        self._in_vain = self._in_vain + 1 if isinstance(outcome, Postponed) else 0
+        self._failures = self._failures + 1 if isinstance(outcome, Postponed) else 0
 
 
 def _message(event: OutboxEvent) -> str:
