@@ -30,7 +30,14 @@ from towpath.ledger.errors import LedgerError
 from towpath.supervise import Background
 from towpath.telemetry.logs import Log
 from towpath.web import problems
-from towpath.web.application_routes import SHARED, ApplicationRoutes, Listening, path_of, router_of
+from towpath.web.application_routes import (
+    SHARED,
+    ApplicationRoutes,
+    CrossOriginRule,
+    Listening,
+    path_of,
+    router_of,
+)
 from towpath.web.audit import must_declare
 from towpath.web.auth import has_scope
 from towpath.web.bodies import BodyRoute, Deliveries
@@ -104,8 +111,8 @@ class Applications:
             for mounted in self.mounted
             for name, schema in mounted.routes.schemas.items()
         }
-        self.origins: dict[str, Sequence[str]] = {
-            path: origins
+        self.origins = {
+            path: CrossOriginRule(origins, mounted.routes.exposed)
             for mounted in self.mounted
             for path, option in mounted.routes.origins.items()
             if (origins := getattr(mounted.options, option))

@@ -111,17 +111,23 @@ class ApplicationRoutes(msgspec.Struct, frozen=True, kw_only=True):
     """Schemas that OpenAPI needs beside the types of its routes, by name: raw bodies."""
     origins: Mapping[str, str] = {}
     """By prefix of paths: the option that lists the origins whose pages may use them (CORS)."""
+    exposed: tuple[str, ...] = ()
+    """Response headers that these pages may read, beside the usual ones."""
     credentials: Mapping[str, Callable[[Any, Scope, str], Awaitable[KeyInfo | None]]] = {}
     """Checks of the credentials that it issues, by their prefix: `(service, scope, credential)`,
     the rest as `auth.CredentialCheck`."""
 
 
-_EXPOSED = (
-    "*", "Location", "Retry-After", "ETag", "Content-Range", "Upload-Offset", "Upload-Length",
-    "Upload-Defer-Length", "Upload-Metadata", "Upload-Expires", "Upload-Concat", "Tus-Resumable",
-    "Tus-Version", "Tus-Extension", "Tus-Max-Size", "Tus-Checksum-Algorithm",
-)  # fmt: skip
+_EXPOSED = ("*", "Location", "Retry-After", "ETag", "Content-Range")
 """The response headers that pages may read; also by name, for browsers that do not know `*`."""
+
+
+class CrossOriginRule(NamedTuple):
+    """Which pages may use some paths, and what they may read of the responses."""
+
+    origins: Sequence[str]
+    exposed: Sequence[str] = ()
+    """Response headers, beside the usual ones."""
 
 
 class CrossOrigin:
@@ -130,19 +136,19 @@ class CrossOrigin:
     It runs before the check of keys: a browser's preflight request has no key.
     """
 
-    def __init__(self, app: ASGIApp, rules: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, app: ASGIApp, rules: Mapping[str, CrossOriginRule]) -> None:
         self._app = app
         self._rules = {
             path: CORSMiddleware(
                 app,
-                allow_origins=list(origins),
+                allow_origins=list(rule.origins),
                 allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
                 allow_headers=["*"],
-                expose_headers=[*_EXPOSED],
+                expose_headers=[*_EXPOSED, *rule.exposed],
                 max_age=3600,
             )
-            for path, origins in rules.items()
-            if origins
+            for path, rule in rules.items()
+            if rule.origins
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

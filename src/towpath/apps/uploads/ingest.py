@@ -103,14 +103,19 @@ class ChunkRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunkReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """A chunk that counts."""
+    """A chunk that was received, and counts."""
 
     node_id: str
     state: Status
+    """The status of the upload."""
     chunk_number: int
     received_chunks: int
+    """Number of chunks received so far."""
     duplicate: bool
+    """Whether the same chunk had been received before."""
     safety: Safety
+    """How safe the chunk is now: memory or disk of Redis, a replica, or stored in the object store.
+    """
 
 
 class Ingest:

@@ -188,7 +188,7 @@ async def put_chunk(
         if cut:
             raise cut[0] from None
         raise
-    return ChunkOut.of(receipt)
+    return ChunkOut.model_validate(receipt)
 
 
 @router.post("/{id}/complete", response_model=UploadOut, responses=documented(404, 409, 410))
@@ -355,5 +355,6 @@ ROUTES = ApplicationRoutes(
     schemas={"ChunkIn": _CHUNK},
     open=(f"OPTIONS {tus.PREFIX}",),
     origins={PREFIX: "origins", tus.PREFIX: "origins"},
+    exposed=tus.RESPONSE_HEADERS,
     credentials={CREDENTIAL: check_credential},
 )

@@ -1,4 +1,9 @@
-"""The requests and responses of uploads."""
+"""The requests and responses of uploads.
+
+Only the answer to a chunk is a struct as it is. The others are not made from `Upload` or
+`NewUpload`: an upload is shown by the fields of its state hash, which are published texts, and a
+request has limits and descriptions of its own.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from towpath.apps.uploads.ingest import ChunkReceipt, Safety
 from towpath.apps.uploads.model import MOST_AT_ONCE, NewUpload, Status, Upload
 from towpath.apps.uploads.service import LARGEST_PAGE, View
 from towpath.apps.uploads.stores.checksums import Checksum
-from towpath.web.fields import Answer, Body, Json, example
+from towpath.web.fields import Answer, Body, Json, answer_from, example
 
 Words = Annotated[str, Field(max_length=4096)]
 
@@ -144,24 +149,8 @@ class StartedOut(UploadOut):
     """The credential, if one was asked for."""
 
 
-class ChunkOut(Answer):
+class ChunkOut(answer_from(ChunkReceipt)):
     """A chunk that was received."""
-
-    node_id: str
-    state: Status
-    """The status of the upload."""
-    chunk_number: int
-    received_chunks: int
-    """Number of chunks received so far."""
-    duplicate: bool
-    """Whether the same chunk had been received before."""
-    safety: Safety
-    """How safe the chunk is now: memory or disk of Redis, a replica, or stored in the object store.
-    """
-
-    @classmethod
-    def of(cls, receipt: ChunkReceipt) -> ChunkOut:
-        return cls(**msgspec.structs.asdict(receipt))
 
 
 class MissingOut(Answer):

@@ -49,6 +49,11 @@ from towpath.web.problems import Refused, of_error
 
 PREFIX = "/files"
 VERSION = "1.0.0"
+RESPONSE_HEADERS = (
+    "Upload-Offset", "Upload-Length", "Upload-Defer-Length", "Upload-Metadata", "Upload-Expires",
+    "Upload-Concat", "Tus-Resumable", "Tus-Version", "Tus-Extension", "Tus-Max-Size",
+    "Tus-Checksum-Algorithm",
+)  # fmt: skip
 EXTENSIONS = (
     "creation,creation-with-upload,creation-defer-length,checksum,termination,expiration,"
     "concatenation"
