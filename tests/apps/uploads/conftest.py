@@ -39,7 +39,7 @@ def ledger_options() -> dict[str, Any]:
 
 @pytest.fixture
 def options(tmp_path: Path) -> UploadsOptions:
-    """Room for eight parts, two of them for begun ones only; one owner has at most four."""
+    """A budget of eight parts: two are kept for begun parts, an owner has at most four."""
     return UploadsOptions(directory=tmp_path / "objects", budget=64 * MIB, owner_share=50)
 
 
@@ -67,7 +67,7 @@ def data() -> bytes:
 
 @pytest.fixture
 async def tus(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """Somebody with a key who speaks tus."""
+    """A client of tus with a key."""
     async with client_of(app, await key_of(app, "read", "submit")) as client:
         client.headers.update(TUS)
         yield client

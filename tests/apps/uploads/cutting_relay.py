@@ -1,4 +1,4 @@
-"""A relay before a server that cuts connections, each time after so many bytes of requests."""
+"""A relay in front of a server, which cuts connections after some bytes of requests."""
 
 import socket
 import struct
@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 
 class CuttingRelay:
-    """Passes bytes on; the connection on which a limit is reached is reset."""
+    """Forwards bytes, and resets the connection on which a limit is reached."""
 
     def __init__(self, port: int, limits: Sequence[int]) -> None:
         self._port, self._limits = port, list(limits)
@@ -22,7 +22,7 @@ class CuttingRelay:
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def run(self) -> None:
-        """Until it is closed."""
+        """Run until the relay is closed."""
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()

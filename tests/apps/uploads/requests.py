@@ -13,7 +13,7 @@ ROOT = "/api/v1/uploads"
 
 
 async def pause(app: FastAPI) -> None:
-    """No part is stored from now on."""
+    """Store no further parts."""
     await app.state.services["uploads"].lifecycle.engines[0].queues.pause("uploads")
 
 
@@ -32,7 +32,7 @@ async def put(
 
 
 async def finished(client: httpx.AsyncClient, upload: dict[str, Any]) -> dict[str, Any]:
-    """The upload once it has ended."""
+    """Wait for the end of an upload; returns it."""
     found: dict[str, Any] = {}
 
     async def ended() -> bool:

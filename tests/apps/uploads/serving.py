@@ -21,7 +21,7 @@ ORIGIN = "https://files.example"
 async def uploads_app(
     server: EmbeddedServer, database: str, folder: Path, **more: Any
 ) -> AsyncGenerator[FastAPI]:
-    """Room for eight parts, four of them one owner's; and whatever else is said."""
+    """A server with a budget of eight parts, four for each owner; *more* are further options."""
     ledger = Ledger(database, tables=[TABLES])
     async with ledger:
         await ledger.migrate()

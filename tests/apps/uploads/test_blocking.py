@@ -1,4 +1,4 @@
-"""A few bytes block nobody: room is for what is there and for what surely comes."""
+"""A few bytes block no other client: only received bytes and arriving bodies take room."""
 
 import asyncio
 import base64
@@ -38,7 +38,7 @@ BUDGET = 64 * MIB
 async def app(
     server: EmbeddedServer, prepared_file_url: str, tmp_path: Path
 ) -> AsyncIterator[FastAPI]:
-    """Room for eight parts, and the usual share for each owner: two."""
+    """A server with a budget of eight parts, and the usual share of two for each owner."""
     async with uploads_app(
         server, prepared_file_url, tmp_path, budget=BUDGET, owner_share=25
     ) as app:
@@ -47,7 +47,7 @@ async def app(
 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers look often whether a body is too slow."""
+    """Let servers check often whether a body is too slow."""
     monkeypatch.setattr("towpath.apps.uploads.room._HOLD_AFTER", 0.002)
 
 
@@ -61,7 +61,7 @@ async def used(app: FastAPI) -> int:
 
 @asynccontextmanager
 async def keyed(app: FastAPI, owner: str = "") -> AsyncGenerator[httpx.AsyncClient]:
-    """A client with a key of its own; without an *owner*, the key owns what it makes."""
+    """A client with a key of its own, which is its owner unless *owner* names one."""
     ledger: Ledger = app.state.ledger
     more: dict[str, Any] = {"owner": owner} if owner else {}
     made = await ledger.keys.create("test", scopes=("read", "submit"), **more)
@@ -74,13 +74,13 @@ def code_of(answer: httpx.Response) -> str:
 
 
 async def begin_parts(client: httpx.AsyncClient, count: int) -> list[httpx.Response]:
-    """The first 64 KiB of each of so many parts of one upload."""
+    """Send the first 64 KiB of each of *count* parts of one upload."""
     upload = await start(client, **SMALL)
     return [await put(client, upload, part * PER_PART, FEW) for part in range(count)]
 
 
 class TestBegunParts:
-    async def test_of_64_kib_from_one_key_do_not_lock_it_out(self, app: FastAPI) -> None:
+    async def test_many_begun_parts_of_one_key_do_not_lock_it_out(self, app: FastAPI) -> None:
         async with keyed(app) as client:
             answers = await begin_parts(client, 14)
             assert [answer.status_code for answer in answers] == [200] * 14
@@ -88,7 +88,7 @@ class TestBegunParts:
             upload = await start(client, size=8 * MIB, chunk_size=8 * MIB)
             assert (await put(client, upload, 0, bytes(8 * MIB))).status_code == 200
 
-    async def test_from_two_keys_do_not_lock_out_others(self, app: FastAPI) -> None:
+    async def test_begun_parts_of_two_keys_do_not_lock_out_others(self, app: FastAPI) -> None:
         async with keyed(app) as one, keyed(app) as two, keyed(app) as three:
             for client in (one, two):
                 answers = await begin_parts(client, 15)
@@ -97,7 +97,7 @@ class TestBegunParts:
             for number in (0, 1):
                 assert (await put(three, upload, number, bytes(8 * MIB))).status_code == 200
 
-    async def test_by_tus_do_not_lock_out_others(self, app: FastAPI) -> None:
+    async def test_parts_begun_by_tus_do_not_lock_out_others(self, app: FastAPI) -> None:
         async with keyed(app) as client:
             client.headers.update(TUS)
             for _ in range(14):
@@ -106,10 +106,10 @@ class TestBegunParts:
             assert await used(app) == 14 * 64 * KIB
 
 
-async def test_an_abandoned_byte_blocks_its_owner_only_while_it_may_be_followed_up(
+async def test_an_abandoned_part_blocks_its_owner_only_until_it_is_silent(
     server: EmbeddedServer, prepared_file_url: str, tmp_path: Path
 ) -> None:
-    """A part is as large as the share; a body is silent after four leases."""
+    """A part is as large as the share; it is silent after four leases."""
     small: dict[str, Any] = {"budget": 32 * MIB, "owner_share": 25, "body_lease": seconds(1)}
     async with (
         uploads_app(server, prepared_file_url, tmp_path, **small) as app,
@@ -133,7 +133,9 @@ async def test_an_abandoned_byte_blocks_its_owner_only_while_it_may_be_followed_
         assert missing.json()["missing"] == [[0, 127]]
 
 
-async def test_a_chunk_of_an_upload_without_a_size_takes_its_own_bytes(app: FastAPI) -> None:
+async def test_a_chunk_of_an_upload_without_a_size_reserves_only_its_own_bytes(
+    app: FastAPI,
+) -> None:
     async with keyed(app) as client:
         upload = await start(client, chunk_size=16 * MIB)
         answer = await put(client, upload, 0, bytes(81_000))
@@ -200,7 +202,9 @@ async def dripping(app: FastAPI, owners: int, each: int) -> AsyncGenerator[list[
 
 class TestConnectionsThatDrip:
     @pytest.mark.usefixtures("quickly")
-    async def test_give_way_to_others_who_need_the_room(self, app: FastAPI) -> None:
+    async def test_slow_connections_give_way_to_other_owners_who_need_room(
+        self, app: FastAPI
+    ) -> None:
         async with dripping(app, owners=3, each=2) as drips, keyed(app) as client:
             upload = await start(client, size=8 * MIB, chunk_size=8 * MIB)
 
@@ -217,7 +221,7 @@ class TestConnectionsThatDrip:
                 answer.cancel()
 
     @pytest.mark.usefixtures("quickly")
-    async def test_give_way_to_others_of_their_owner(self, app: FastAPI) -> None:
+    async def test_slow_connections_give_way_to_others_of_their_owner(self, app: FastAPI) -> None:
         async with listening(app) as url, keyed(app) as client:
             slow = await start(client, size=200 * MIB, chunk_size=8 * MIB)
             drips = [await Dripping.begin(url, client, slow, n, 8 * MIB) for n in range(2)]
@@ -236,7 +240,9 @@ class TestConnectionsThatDrip:
                 drip.writer.close()
 
     @pytest.mark.usefixtures("quickly")
-    async def test_stay_where_nobody_needs_their_room(self, app: FastAPI) -> None:
+    async def test_slow_connections_continue_while_nobody_needs_their_room(
+        self, app: FastAPI
+    ) -> None:
         async with dripping(app, owners=1, each=1) as [drip]:
             budget = uploads_of(app).lifecycle.records.budget
             before = await budget.coming()
@@ -249,7 +255,9 @@ class TestConnectionsThatDrip:
             assert await drip.status() == 200
 
     @pytest.mark.parametrize("end", [Dripping.hang_up, Dripping.reset])
-    async def test_give_their_room_back_when_they_hang_up(self, app: FastAPI, end: Any) -> None:
+    async def test_the_room_of_a_closed_connection_is_released(
+        self, app: FastAPI, end: Any
+    ) -> None:
         async with dripping(app, owners=2, each=2) as drips:
             for drip in drips:
                 await end(drip)
@@ -264,7 +272,7 @@ class TestConnectionsThatDrip:
 
 
 class TestAnOwner:
-    async def test_has_one_share_with_all_its_keys(self, app: FastAPI) -> None:
+    async def test_all_keys_of_an_owner_have_one_share(self, app: FastAPI) -> None:
         async with keyed(app, "team") as one, keyed(app, "team") as two, keyed(app) as other:
             await pause(app)
             upload = await start(one, size=200 * MIB, chunk_size=8 * MIB)
@@ -280,7 +288,7 @@ class TestAnOwner:
 
 
 class TestABegunPart:
-    async def test_of_tus_goes_on_while_the_budget_is_full(
+    async def test_a_part_begun_by_tus_continues_while_the_budget_is_full(
         self, app: FastAPI, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("towpath.apps.uploads.appending._ROOM_WITHIN", 0.0)
@@ -297,7 +305,7 @@ class TestABegunPart:
 
 
 async def fill(app: FastAPI) -> None:
-    """Others have all the room that is for new parts."""
+    """Use up all room that is for new parts."""
     budget = uploads_of(app).lifecycle.records.budget
     for other in range(5):
         lease = BodyLease(
@@ -306,8 +314,8 @@ async def fill(app: FastAPI) -> None:
         assert await budget.reserve(lease) is None
 
 
-async def test_a_checksum_body_that_never_had_room_is_too_large(app: FastAPI) -> None:
-    """503 would send its client into endless tries: the share is smaller than what it needs."""
+async def test_a_body_with_a_checksum_that_exceeds_the_share_is_too_large(app: FastAPI) -> None:
+    """After a 503 its client would try forever: the share is smaller than the body."""
     body = bytes(12 * MIB)
     named = base64.b64encode(sha1(body, usedforsecurity=False).digest()).decode()
     async with keyed(app) as client:

@@ -1,4 +1,4 @@
-"""Several bodies of one chunk at once: the room of its part is for one of them."""
+"""Several bodies of one chunk at the same time: the room of its part is for one of them."""
 
 import asyncio
 import hashlib
@@ -34,7 +34,7 @@ async def checked(uploads: UploadServices, view: View, body: AsyncIterator[bytes
 
 @pytest.mark.parametrize("sending", [put, checked])
 class TestBodiesOfOneChunk:
-    async def test_take_no_more_than_the_budget(
+    async def test_concurrent_bodies_of_one_chunk_stay_within_the_budget(
         self,
         uploads: UploadServices,
         server: EmbeddedServer,

@@ -1,4 +1,4 @@
-"""The budget for chunks in Redis: what is there and what comes, never too much, no deadlock."""
+"""The budget for bytes in Redis, received and on their way: never exceeded, and no deadlock."""
 
 import random
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ LEASE = UploadsOptions().body_lease
 def lease(
     upload: str, holder: str, size: int, *, part: int = 0, own: int = 0, stays: bool = False
 ) -> BodyLease:
-    """A body of a part of *size* MiB; it brings all of it, or its *own* MiB."""
+    """The lease of a body in a part of *size* MiB: it brings all of it, or *own* MiB."""
     name, brings = f"body-{next(NAMES)}", own or size
     return BodyLease(name, upload, part, holder, size * MIB, brings * MIB, stays)
 
@@ -52,7 +52,9 @@ class TestTheBudget:
         """100 MiB: 75 for new parts, 40 for one owner."""
         return budget_of(engine, budget=100, owner_share=40)
 
-    async def test_is_never_exceeded_and_one_owner_has_a_share(self, budget: Budget) -> None:
+    async def test_the_budget_and_the_share_of_an_owner_are_never_exceeded(
+        self, budget: Budget
+    ) -> None:
         assert await budget.reserve(lease("u1", "a", 30)) is None
         refusal = await budget.reserve(lease("u1", "a", 30, part=1))
         assert refusal is not None
@@ -63,14 +65,14 @@ class TestTheBudget:
         assert not refusal.share
         assert await used(budget) == 70
 
-    async def test_counts_what_is_there_once_a_body_has_ended(self, budget: Budget) -> None:
+    async def test_after_a_body_only_its_received_bytes_count(self, budget: Budget) -> None:
         body = lease("u1", "a", 8, own=1)
         assert await budget.reserve(body) is None
         assert await used(budget) == 8
         await budget.finish(body, MIB)
         assert await used(budget) == 1
 
-    async def test_counts_a_part_once_for_bodies_of_different_chunks(self, budget: Budget) -> None:
+    async def test_bodies_of_different_chunks_count_their_part_once(self, budget: Budget) -> None:
         first, second = (lease("u1", "a", 8, own=4) for _ in range(2))
         for body in (first, first, second):
             assert await budget.reserve(body) is None
@@ -80,7 +82,7 @@ class TestTheBudget:
         await budget.finish(second, 0)
         assert await used(budget) == 4
 
-    async def test_counts_bodies_of_one_chunk_each(self, budget: Budget) -> None:
+    async def test_each_body_of_the_same_chunk_counts(self, budget: Budget) -> None:
         bodies = [lease("u1", "a", 8) for _ in range(3)]
         for body in bodies:
             assert await budget.reserve(body) is None
@@ -90,7 +92,7 @@ class TestTheBudget:
         assert await used(budget) == 8
 
     @pytest.mark.parametrize("way", ["hangs up", "gives way"])
-    async def test_goes_first_to_the_refused_and_not_to_a_slow_owner_that_comes_back(
+    async def test_refused_owners_get_room_before_a_slow_one_that_comes_back(
         self, budget: Budget, way: str
     ) -> None:
         bodies = [lease("u1", "a", 37), lease("u2", "b", 37)]
@@ -107,7 +109,7 @@ class TestTheBudget:
         assert await budget.reserve(lease("u1", "a", 20)) is None, "it leaves only what was refused"
         assert await budget.reserve(lease("u3", "c", 8)) is None
 
-    async def test_is_there_again_for_an_owner_whose_body_was_quick(self, budget: Budget) -> None:
+    async def test_an_owner_whose_body_was_quick_gets_room_again(self, budget: Budget) -> None:
         bodies = [lease("u1", "a", 37), lease("u2", "b", 37)]
         for body in bodies:
             assert await budget.reserve(body) is None
@@ -115,7 +117,7 @@ class TestTheBudget:
         await budget.finish(bodies[0], 0)
         assert await budget.reserve(lease("u1", "a", 37)) is None
 
-    async def test_keeps_room_for_what_is_begun(self, budget: Budget) -> None:
+    async def test_a_share_of_the_budget_is_kept_for_begun_parts(self, budget: Budget) -> None:
         begun = lease("u1", "a", 20, own=1)
         assert await budget.reserve(begun) is None
         await budget.finish(begun, MIB)
@@ -126,7 +128,7 @@ class TestTheBudget:
         assert not refusal.share
         assert await budget.reserve(lease("u1", "a", 20, own=19)) is None
 
-    async def test_has_room_again_for_what_was_given_back_once(self, budget: Budget) -> None:
+    async def test_a_repeated_release_frees_room_once(self, budget: Budget) -> None:
         body = lease("u1", "a", 40)
         await budget.reserve(body)
         await budget.finish(body, 40 * MIB)
@@ -135,10 +137,10 @@ class TestTheBudget:
         assert await used(budget) == 0
 
     @pytest.mark.parametrize("stays", [False, True])
-    async def test_takes_back_what_a_dead_server_had_reserved(
+    async def test_reservations_of_a_dead_server_expire(
         self, budget: Budget, clock: ManualClock, *, stays: bool
     ) -> None:
-        """Of a body whose bytes stay, all that may have come is counted until somebody looks."""
+        """If the received bytes stay, all announced bytes count until the sweep counts them."""
         dead, alive = lease("u1", "a", 40, own=3, stays=stays), lease("u2", "b", 30)
         for body in (dead, alive):
             assert await budget.reserve(body) is None
@@ -151,10 +153,10 @@ class TestTheBudget:
         await budget.finish(dead, MIB)  # what was taken for there was counted before
         assert await used(budget) == 70 + (3 if stays else 1)
 
-    async def test_has_parts_to_count_again_after_a_server_died(
+    async def test_parts_of_a_dead_server_must_be_counted_again(
         self, budget: Budget, clock: ManualClock
     ) -> None:
-        """Unless their bytes are gone, or somebody counted them."""
+        """Unless their bytes are gone, or were counted meanwhile."""
         for upload in ("u1", "u2", "u3"):
             assert await budget.reserve(lease(upload, "a", 8, own=3, stays=True)) is None
         await budget.release("u1", [0])  # stored while the body was known
@@ -170,7 +172,7 @@ class TestTheBudget:
         assert (await budget.spare(asks)).unsure == {}
         assert await used(budget) == 3
 
-    async def test_has_silent_parts_that_give_way_to_others_of_their_owner(
+    async def test_silent_parts_give_way_to_others_of_their_owner(
         self, budget: Budget, clock: ManualClock
     ) -> None:
         bodies = [lease(upload, upload[0], 8) for upload in ("a1", "a2", "b1", "a3")]
@@ -188,7 +190,7 @@ class TestTheBudget:
         await budget.renew("a1", [0])
         assert (await budget.spare(asks)).silent == [("a2", 0, 2 * MIB)]
 
-    async def test_of_dead_servers_is_taken_back_by_the_sweep(
+    async def test_the_sweep_releases_room_of_dead_servers(
         self, budget: Budget, server: EmbeddedServer, clock: ManualClock
     ) -> None:
         await budget.reserve(lease("u1", "a", 8))
@@ -199,14 +201,14 @@ class TestTheBudget:
         assert await used(budget) == 0
         assert left(server) == []
 
-    async def test_tells_what_is_there_from_what_comes(self, budget: Budget) -> None:
+    async def test_reservations_without_a_body_are_listed_apart(self, budget: Budget) -> None:
         await budget.reserve(lease("u1", "a", 8))
         body = lease("u1", "a", 8, part=1)
         await budget.reserve(body)
         await budget.finish(body, 5)
         assert await budget.settled() == {"u1": {1: 5}}
 
-    async def test_is_corrected_unless_it_has_changed(self, budget: Budget) -> None:
+    async def test_counts_are_corrected_unless_they_have_changed(self, budget: Budget) -> None:
         body = lease("u1", "a", 8)
         await budget.reserve(body)
         assert await budget.correct("u1", "a", {0: (0, 3 * MIB)}) == 0
@@ -217,14 +219,16 @@ class TestTheBudget:
         assert await budget.correct("u1", "a", {0: (3 * MIB, 0), 1: (MIB, 0)}) == 2
         assert await used(budget) == 0
 
-    async def test_leaves_nothing_behind(self, budget: Budget, server: EmbeddedServer) -> None:
+    async def test_a_released_budget_leaves_no_keys(
+        self, budget: Budget, server: EmbeddedServer
+    ) -> None:
         body = lease("u1", "a", 40)
         await budget.reserve(body)
         await budget.finish(body, 3)
         await budget.release("u1", [0])
         assert left(server) == []
 
-    async def test_reads_what_an_earlier_release_reserved(
+    async def test_reservations_of_an_earlier_release_are_read(
         self, budget: Budget, server: EmbeddedServer, clock: ManualClock
     ) -> None:
         await budget.reserve(lease("u0", "a", 8))
@@ -245,7 +249,7 @@ def left(server: EmbeddedServer) -> list[str]:
 
 
 class TestASlowBody:
-    async def test_gives_way_only_to_those_who_were_refused(self, engine: Engine) -> None:
+    async def test_a_slow_body_gives_way_only_to_refused_bodies(self, engine: Engine) -> None:
         budget = budget_of(engine, budget=100, owner_share=40)
         slow, other = lease("u1", "a", 40), lease("u2", "b", 30)
         for body in (slow, other):
@@ -261,7 +265,7 @@ class TestASlowBody:
 
 
 class TestTheTimeToWait:
-    """Retry-After: by the rate at which room comes free, and by what falls due."""
+    """Retry-After: from the rate at which room is freed, and from reservations that end soon."""
 
     @pytest.fixture
     def budget(self, engine: Engine) -> Budget:
@@ -272,7 +276,7 @@ class TestTheTimeToWait:
         assert refusal is not None
         return refusal.after
 
-    async def test_is_short_at_first_and_as_long_as_nothing_came_free(
+    async def test_the_wait_grows_while_no_room_is_freed(
         self, budget: Budget, clock: ManualClock
     ) -> None:
         bodies = [lease(holder, holder, 37) for holder in "ab"]
@@ -285,7 +289,7 @@ class TestTheTimeToWait:
         clock.advance(minutes(10))
         assert await self.after(budget, "c", 20) == 60
 
-    async def test_is_by_the_rate_at_which_room_comes_free(
+    async def test_the_wait_follows_the_rate_at_which_room_is_freed(
         self, budget: Budget, clock: ManualClock
     ) -> None:
         for part in range(9):
@@ -301,7 +305,7 @@ class TestTheTimeToWait:
         assert 1 <= await self.after(budget, "d", 8) <= 5
         assert await self.after(budget, "d", 37) > await self.after(budget, "d", 8)
 
-    async def test_is_no_longer_than_dead_servers_have_their_room(
+    async def test_the_wait_is_at_most_as_long_as_the_next_reservation_lasts(
         self, budget: Budget, clock: ManualClock
     ) -> None:
         for holder in "ab":
@@ -313,11 +317,11 @@ class TestTheTimeToWait:
 
 
 class TestManyBodiesAtRandom:
-    """Bodies of three owners begin, come, end, and die with their servers. A fourth has little."""
+    """Bodies of three owners begin, end, or die with their servers; a fourth owner sends little."""
 
     SHARE, ALL = 25, 100
 
-    async def test_no_room_is_exceeded_and_all_of_it_comes_back(
+    async def test_random_bodies_stay_within_the_budget_and_release_all_of_it(
         self, engine: Engine, server: EmbeddedServer, clock: ManualClock, seed: int
     ) -> None:
         chance, budget = random.Random(seed), budget_of(engine, budget=100, owner_share=25)
@@ -381,7 +385,7 @@ class TestManyBodiesAtRandom:
         assert [key for key in left(server) if not key.endswith(":wanted")] == []
 
     async def second_owner_gets_its_share(self, budget: Budget) -> None:
-        """Whatever the others have, all of its own share is there for it."""
+        """It can use all of its share, whatever the others use."""
         bodies = [lease(f"quiet{n}", "quiet", 12) for n in range(2)]
         for body in bodies:
             assert await budget.reserve(body) is None
@@ -395,7 +399,7 @@ def shares(server: EmbeddedServer) -> dict[str, int]:
 
 
 class TestManyUploadsWithASmallBudget:
-    async def test_all_end_and_the_budget_holds_whatever_the_order(
+    async def test_all_uploads_end_within_a_small_budget_in_any_order(
         self, engine: Engine, records: UploadRecords, seed: int
     ) -> None:
         """Chunks of six uploads in any order, room for four parts: once one is refused, some upload

@@ -1,4 +1,4 @@
-"""Which chunks `towpath upload` sends next, and which of them together."""
+"""The order in which `towpath upload` sends chunks, and which it sends together."""
 
 import threading
 
@@ -6,7 +6,7 @@ from towpath.apps.uploads.client.chunks import ChunksToSend
 
 
 def all_of(queue: ChunksToSend, most: int) -> list[range]:
-    """What a single thread sends."""
+    """All that a single thread sends."""
     found: list[range] = []
     while numbers := queue.next(most):
         found.append(numbers)

@@ -41,7 +41,7 @@ def port() -> int:
 
 @contextmanager
 def up(home: Path, port: int, **more: str) -> Generator[RunningServer]:
-    """`towpath up`; the same one if it is started again."""
+    """A server by `towpath up`; the same one if it is started again."""
     home.mkdir(exist_ok=True)
     data, env = home / "data", {"TOWPATH_API_KEY": KEY, **more}
     database = f"sqlite:///{data}/towpath.db"
@@ -69,7 +69,7 @@ def command_for(served: RunningServer, folder: Path) -> Command:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Three parts."""
+    """A file of three parts."""
     path = tmp_path / "film.bin"
     path.write_bytes(random.Random(5).randbytes(20 * MIB + 11))
     return path
@@ -80,7 +80,7 @@ def content(served: RunningServer, sent: dict[str, Any]) -> bytes:
 
 
 def begun(command: Command, words: list[str], stdin: IO[str] | None = None) -> Program[str]:
-    """The command, running."""
+    """Start the command."""
     return Program[str](
         [COMMAND, *words],
         env=command.env,
@@ -97,7 +97,7 @@ def uploads(served: RunningServer) -> list[dict[str, Any]]:
 
 
 class TestUpload:
-    def test_sends_files_and_reports_each(
+    def test_upload_sends_files_and_reports_each(
         self, command: Command, served: RunningServer, file: Path, tmp_path: Path
     ) -> None:
         (tmp_path / "empty").write_bytes(b"")
@@ -119,7 +119,7 @@ class TestUpload:
         assert json.loads(anew.out)["upload_id"] != told["empty"]["upload_id"]
         assert len(uploads(served)) == 4
 
-    def test_sends_small_files_at_once_and_a_line_of_each(
+    def test_upload_sends_small_files_in_parallel_and_prints_a_line_for_each(
         self, command: Command, tmp_path: Path
     ) -> None:
         names = [f"{number}.txt" for number in range(40)]
@@ -129,7 +129,7 @@ class TestUpload:
         assert ran.code == 0, ran.err
         assert {line["file"] for line in ran.objects} == set(names)
 
-    def test_without_the_library_of_crcs_sends_sha256(
+    def test_upload_without_the_crc_library_sends_a_sha256(
         self, command: Command, served: RunningServer, tmp_path: Path
     ) -> None:
         """As in a core install: the module is there, and can't be imported."""
@@ -149,19 +149,21 @@ class TestUpload:
         assert ran.returncode == 0, ran.stderr
         assert json.loads(ran.stdout)["checksum"]["algorithm"] == "sha256"
 
-    def test_takes_standard_input(self, command: Command, served: RunningServer) -> None:
+    def test_upload_reads_standard_input(self, command: Command, served: RunningServer) -> None:
         ran = command("upload", "-", "--name", "x.txt", "--json", input="hello")
         assert content(served, json.loads(ran.out)) == b"hello"
         assert uploads(served)[0]["name"] == "x.txt"
 
-    def test_shows_a_bar_with_rate_and_remaining_time(self, command: Command, file: Path) -> None:
+    def test_upload_shows_a_bar_with_rate_and_remaining_time(
+        self, command: Command, file: Path
+    ) -> None:
         ran = command.in_terminal("upload", file.name).end()
         assert ran.code == 0
         assert "20.0/20.0 MiB" in ran.out
         assert "MB/s" in ran.out
         assert "0:00:00" in ran.out
 
-    def test_resumes_after_an_interruption(
+    def test_upload_resumes_after_an_interruption(
         self, command: Command, served: RunningServer, file: Path, tmp_path: Path
     ) -> None:
         """Ctrl-C while chunks are under way: the second run sends what is missing."""
@@ -179,7 +181,7 @@ class TestUpload:
         assert content(served, sent) == file.read_bytes()
         assert len(uploads(served)) == 1
 
-    def test_resumes_after_its_key_was_rotated(
+    def test_upload_resumes_after_its_key_was_rotated(
         self, command: Command, served: RunningServer, file: Path
     ) -> None:
         """The old key ends at once; the new one has the same owner."""
@@ -201,7 +203,7 @@ class TestUpload:
         assert len(uploads(served)) == 1
 
     @pytest.mark.parametrize("parallel", ["1", "4"])
-    def test_resumes_after_connections_were_cut_in_the_middle_of_chunks(
+    def test_upload_resumes_after_connections_were_cut_in_the_middle_of_chunks(
         self, command: Command, served: RunningServer, file: Path, port: int, parallel: str
     ) -> None:
         limits = [at * MIB + 300_000 for at in (0, 1, 5, 6, 13, 18)]
@@ -213,7 +215,7 @@ class TestUpload:
         assert relay.cuts == len(limits)
         assert content(served, json.loads(ran.out)) == file.read_bytes()
 
-    def test_resumes_when_the_server_was_killed_and_is_back(
+    def test_upload_resumes_after_the_server_was_killed_and_restarted(
         self, command: Command, served: RunningServer, file: Path, tmp_path: Path, port: int
     ) -> None:
         words = ["upload", "film.bin", "--chunk-size", "64k", "--json", "--parallel", "2"]
@@ -235,11 +237,11 @@ def _received(served: RunningServer) -> int:
 
 
 class SentEnough(Exception):
-    """So much was to be sent."""
+    """Raised once enough bytes were sent."""
 
 
 def send_first(served: RunningServer, file: Path) -> dict[str, Any]:
-    """The command's upload with its first chunk, and nothing more."""
+    """Begin the upload of the command, and send only its first chunk."""
 
     def told(size: int) -> None:
         if size:
@@ -254,7 +256,7 @@ def send_first(served: RunningServer, file: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_full_budget_is_waited_for_and_what_has_room_is_sent_first(
+def test_upload_waits_for_a_full_budget_and_first_sends_chunks_of_begun_parts(
     tmp_path: Path, port: int
 ) -> None:
     """Two parts of eight chunks are another owner's, and two of this one's are begun: there is room
@@ -298,7 +300,9 @@ class Unwaiting(StopSignal):
 
 class TestADeadServer:
     @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "nowhere.invalid"])
-    def test_is_not_waited_for(self, tmp_path: Path, port: int, host: str) -> None:
+    def test_upload_fails_at_once_if_no_server_answers(
+        self, tmp_path: Path, port: int, host: str
+    ) -> None:
         (file := tmp_path / "f").write_text("x")
         address = ServerAddress.parse(f"http://{host}:{port}/towpath", KEY)
         with pytest.raises(UploadServerUnreachable) as refused:
@@ -307,7 +311,7 @@ class TestADeadServer:
         assert KEY not in str(refused.value)
 
     @pytest.mark.parametrize("count", [1, 30])
-    def test_is_told_once_whatever_number_of_files(
+    def test_an_unreachable_server_is_reported_once_for_all_files(
         self, tmp_path: Path, port: int, count: int
     ) -> None:
         for number in range(count):
@@ -318,8 +322,10 @@ class TestADeadServer:
         assert (ran.code, ran.refusal["refused"]) == (75, "upload_server_unreachable")
         assert (len(ran.err.splitlines()), ran.out) == (1, "")
 
-    def test_is_told_before_standard_input_is_read(self, tmp_path: Path, port: int) -> None:
-        """Nobody ever writes to that pipe, or closes it."""
+    def test_an_unreachable_server_is_reported_before_standard_input_is_read(
+        self, tmp_path: Path, port: int
+    ) -> None:
+        """The pipe is never written to or closed."""
         reader, writer = map(os.fdopen, os.pipe(), "rw")
         with reader, writer:
             command = Command("redis://127.0.0.1:1", tmp_path)
@@ -329,7 +335,9 @@ class TestADeadServer:
         assert (program.returncode, out) == (75, "")
         assert json.loads(err)["refused"] == "upload_server_unreachable"
 
-    def test_is_waited_for_if_it_was_there_before(self, tmp_path: Path, port: int) -> None:
+    def test_upload_waits_for_a_server_that_answered_before(
+        self, tmp_path: Path, port: int
+    ) -> None:
         (file := tmp_path / "f").write_text("x")
         reached = threading.Event()
         reached.set()
@@ -338,7 +346,7 @@ class TestADeadServer:
             Sending(address, file, "f", SendOptions(), Unwaiting(reached=reached)).run(print)
 
 
-def test_no_error_says_that_the_command_resumes_and_that_it_never_helps() -> None:
+def test_errors_that_say_that_the_command_resumes_may_be_retried() -> None:
     found = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     kinds = [kind for kind in found if issubclass(kind, TowpathError)]
     wrong = [kind for kind in kinds if "resume" in kind.remedy and kind.retry == "never"]
@@ -346,7 +354,7 @@ def test_no_error_says_that_the_command_resumes_and_that_it_never_helps() -> Non
 
 
 class TestARefusal:
-    def test_has_a_code_and_names_what_is_wrong(
+    def test_a_refusal_has_an_exit_code_and_names_the_reason(
         self, command: Command, served: RunningServer, tmp_path: Path
     ) -> None:
         (tmp_path / "folder").mkdir()
@@ -367,7 +375,7 @@ class TestARefusal:
         ran = command("upload", "f", TOWPATH_API_KEY="")
         assert (ran.code, "TOWPATH_API_KEY_FILE" in ran.err) == (2, True)
 
-    def test_of_one_file_lets_the_others_be_sent(
+    def test_other_files_are_sent_after_the_refusal_of_one(
         self, command: Command, served: RunningServer, tmp_path: Path
     ) -> None:
         (tmp_path / "a").write_text("a")
@@ -377,7 +385,7 @@ class TestARefusal:
         assert [json.loads(line)["file"] for line in ran.out.splitlines()] == ["a"]
         assert "refused" in ran.err
 
-    def test_of_a_key_that_may_not_read_is_the_servers_own(
+    def test_the_refusal_of_a_key_without_read_is_the_one_of_the_server(
         self, command: Command, served: RunningServer, tmp_path: Path
     ) -> None:
         (tmp_path / "f").write_text("x")
@@ -385,10 +393,10 @@ class TestARefusal:
         ran = command("upload", "f", TOWPATH_API_KEY=key)
         assert (ran.code, "`read`" in ran.err) == (1, True)
 
-    def test_of_a_store_that_can_t_write_is_reported_and_resumed(
+    def test_upload_resumes_after_the_object_store_could_not_write(
         self, command: Command, served: RunningServer, file: Path, tmp_path: Path
     ) -> None:
-        """The store can't write: its folder is a file. Mended, the same command goes on."""
+        """The folder of the object store is a file at first."""
         objects = tmp_path / "up" / "data" / "uploads"
         (tmp_path / "f").write_text("first")
         assert command("upload", "f").code == 0

@@ -1,4 +1,4 @@
-"""Credentials for web pages: what the holder of one may do, and everything that it is refused."""
+"""Credentials for web pages: what their holder may do, and what is refused."""
 
 import asyncio
 import base64
@@ -60,7 +60,7 @@ def backend(app: FastAPI, key: NewKey) -> httpx.AsyncClient:
 
 
 def page_with(app: FastAPI, credential: str, origin: str | None = ORIGIN) -> httpx.AsyncClient:
-    """A page of *origin* that has the credential; None = a program."""
+    """A client of a page of *origin* with the credential; None = a program."""
     page = client_of(app)
     page.headers.update(TUS | {"Authorization": f"Bearer {credential}"})
     if origin is not None:
@@ -94,7 +94,7 @@ async def finished(page: httpx.AsyncClient, id: str) -> str:
 
 
 class TestThePage:
-    async def test_sends_chunks_and_follows_the_upload(
+    async def test_a_page_sends_chunks_and_follows_the_upload(
         self, app: FastAPI, backend: httpx.AsyncClient
     ) -> None:
         upload = await begin(backend)
@@ -108,7 +108,7 @@ class TestThePage:
         assert "event: completed" in (await page.get(f"{ROOT}/{id}/events")).text
         assert (await backend.get(f"{ROOT}/{id}/content")).content == DATA
 
-    async def test_sends_by_tus(self, app: FastAPI, backend: httpx.AsyncClient) -> None:
+    async def test_a_page_sends_by_tus(self, app: FastAPI, backend: httpx.AsyncClient) -> None:
         upload = await begin(backend)
         page = page_with(app, upload["credential"]["credential"])
         path = upload["credential"]["url"]
@@ -118,7 +118,7 @@ class TestThePage:
         assert (await page.post(path, headers=override, content=DATA[1000:])).status_code == 204
         assert await finished(page, upload["upload_id"]) == "COMPLETED"
 
-    async def test_aborts_its_upload(self, app: FastAPI, backend: httpx.AsyncClient) -> None:
+    async def test_a_page_aborts_its_upload(self, app: FastAPI, backend: httpx.AsyncClient) -> None:
         for path in ("/files", ROOT):
             upload = await begin(backend)
             page = page_with(app, upload["credential"]["credential"])
@@ -126,7 +126,7 @@ class TestThePage:
             assert ended.status_code in (200, 204)
             assert await finished(backend, upload["upload_id"]) == "ABORTED"
 
-    async def test_gets_a_credential_for_an_upload_that_was_begun_before(
+    async def test_a_page_gets_a_credential_for_an_existing_upload(
         self, app: FastAPI, backend: httpx.AsyncClient
     ) -> None:
         backend.headers.update(TUS)
@@ -141,7 +141,7 @@ class TestThePage:
         page = page_with(app, answer.json()["credential"])
         assert (await patch(page, answer.json()["url"], 0, DATA)).status_code == 204
 
-    async def test_counts_for_the_key_that_issued_the_credential(
+    async def test_requests_of_a_page_count_for_the_key_that_issued_its_credential(
         self, app: FastAPI, backend: httpx.AsyncClient, key: NewKey
     ) -> None:
         upload = await begin(backend)
@@ -156,7 +156,7 @@ class TestThePage:
         assert after is not None
         assert after >= before
 
-    async def test_gets_no_more_scopes_than_the_key_has(self, app: FastAPI) -> None:
+    async def test_a_credential_has_no_scope_that_its_key_lacks(self, app: FastAPI) -> None:
         sender = client_of(app, (await new_key(app, "submit")).secret.get_secret_value())
         upload = await begin(sender)
         page = page_with(app, upload["credential"]["credential"])
@@ -165,7 +165,7 @@ class TestThePage:
 
 
 class TestACredential:
-    async def test_is_refused_for_another_upload(
+    async def test_a_credential_is_refused_for_another_upload(
         self, app: FastAPI, backend: httpx.AsyncClient
     ) -> None:
         upload, other = await begin(backend), await begin(backend)
@@ -176,7 +176,7 @@ class TestACredential:
             assert code(sent) == (403, "credential-forbidden")
             assert (await patch(page, f"/files/{id}", 0, DATA)).status_code == 403
 
-    async def test_is_refused_on_every_other_path(
+    async def test_a_credential_is_refused_on_every_other_path(
         self, app: FastAPI, backend: httpx.AsyncClient
     ) -> None:
         upload = await begin(backend)
@@ -218,7 +218,7 @@ class TestACredential:
             answer = await page.request(method, path)
             assert answer.status_code == 403, (method, path)
 
-    async def test_is_refused_from_another_origin(
+    async def test_a_credential_is_refused_from_another_origin(
         self, app: FastAPI, backend: httpx.AsyncClient
     ) -> None:
         upload = await begin(backend)
@@ -229,7 +229,7 @@ class TestACredential:
             answer = await page.get(f"{ROOT}/{upload['upload_id']}")
             assert code(answer) == (403, "credential-origin")
 
-    async def test_without_an_origin_is_for_programs_only(
+    async def test_a_credential_without_an_origin_is_refused_to_pages(
         self, app: FastAPI, backend: httpx.AsyncClient
     ) -> None:
         upload = await begin(backend, origin=None)
@@ -238,7 +238,7 @@ class TestACredential:
         assert (await page_with(app, token, None).get(f"{ROOT}/{id}")).status_code == 200
         assert (await page_with(app, token, ORIGIN).get(f"{ROOT}/{id}")).status_code == 403
 
-    async def test_works_for_a_page_of_the_servers_own_origin(
+    async def test_a_credential_works_for_a_page_of_the_servers_own_origin(
         self, app: FastAPI, backend: httpx.AsyncClient
     ) -> None:
         """A browser sends no `Origin` with GET and HEAD to the page's own origin."""
@@ -251,7 +251,7 @@ class TestACredential:
         elsewhere = {"Sec-Fetch-Site": "same-origin", "Host": "other"}
         assert (await page.head(path, headers=elsewhere)).status_code == 403
 
-    async def test_takes_no_more_bytes_than_its_size(
+    async def test_a_credential_allows_no_more_bytes_than_its_size(
         self, app: FastAPI, backend: httpx.AsyncClient
     ) -> None:
         upload = await begin(backend, 10)
@@ -272,10 +272,10 @@ class TestACredential:
         ],
         ids=lambda change: next(iter(change)),
     )
-    async def test_that_says_something_else_counts_no_more(
+    async def test_a_credential_that_does_not_match_its_upload_is_refused(
         self, app: FastAPI, backend: httpx.AsyncClient, change: dict[str, Any]
     ) -> None:
-        """Also if its signature is right."""
+        """Though its signature is right."""
         upload = await begin(backend)
         token = upload["credential"]["credential"]
         grant = signer().read(token)
@@ -285,7 +285,7 @@ class TestACredential:
         page = page_with(app, signer().sign(forged))
         assert code(await page.get(f"{ROOT}/{forged.upload_id}")) == (401, "unauthorized")
 
-    async def test_with_another_signature_counts_no_more(
+    async def test_a_credential_with_a_wrong_signature_is_refused(
         self, app: FastAPI, backend: httpx.AsyncClient
     ) -> None:
         upload = await begin(backend)
@@ -307,7 +307,7 @@ class TestACredential:
             answer = await page.get(f"{ROOT}/{upload['upload_id']}")
             assert code(answer) == (401, "unauthorized"), wrong
 
-    async def test_ends_with_the_key_that_issued_it(
+    async def test_a_credential_ends_with_the_key_that_issued_it(
         self, app: FastAPI, backend: httpx.AsyncClient, key: NewKey
     ) -> None:
         upload = await begin(backend)
@@ -316,7 +316,7 @@ class TestACredential:
         await app.state.ledger.keys.revoke(key.info.id)
         assert (await page.head(upload["credential"]["url"])).status_code == 401
 
-    async def test_ends_when_its_key_expires(self, app: FastAPI) -> None:
+    async def test_a_credential_ends_when_its_key_expires(self, app: FastAPI) -> None:
         ends = instant(wall_ms()) + timedelta(seconds=2)
         key = await new_key(app, expires_at=ends)
         upload = await begin(client_of(app, key.secret.get_secret_value()))
@@ -328,7 +328,7 @@ class TestACredential:
         await eventually_async(refused)
         assert wall_ms() >= ends.timestamp() * 1000
 
-    async def test_ends_after_its_time(self, app: FastAPI, backend: httpx.AsyncClient) -> None:
+    async def test_a_credential_expires(self, app: FastAPI, backend: httpx.AsyncClient) -> None:
         upload = await begin(backend, ttl=1)
         page = page_with(app, upload["credential"]["credential"])
         ends = datetime.fromisoformat(upload["credential"]["expires_at"]).timestamp() * 1000
@@ -339,7 +339,7 @@ class TestACredential:
         await eventually_async(refused)
         assert wall_ms() >= ends
 
-    async def test_that_ends_ends_its_stream(
+    async def test_the_end_of_a_credential_ends_its_event_stream(
         self, app: FastAPI, backend: httpx.AsyncClient
     ) -> None:
         upload = await begin(backend, ttl=2)
@@ -351,7 +351,7 @@ class TestACredential:
         assert "event: progress" in events.text
         assert "event: completed" not in events.text
 
-    async def test_is_accepted_while_its_secret_is_rotated(self) -> None:
+    async def test_a_credential_is_accepted_while_its_secret_is_rotated(self) -> None:
         old, new = new_secret(), new_secret()
         grant = a_grant()
         token = signer(old).sign(grant)
@@ -360,7 +360,9 @@ class TestACredential:
 
 
 class TestIssuing:
-    async def test_needs_a_key_of_the_owner(self, app: FastAPI, backend: httpx.AsyncClient) -> None:
+    async def test_a_credential_is_issued_only_to_keys_of_the_owner(
+        self, app: FastAPI, backend: httpx.AsyncClient
+    ) -> None:
         upload = await begin(backend)
         path = f"{ROOT}/{upload['upload_id']}/credential"
         other = client_of(app, (await new_key(app)).secret.get_secret_value())
@@ -373,7 +375,7 @@ class TestIssuing:
         assert (await page.head(issued.json()["url"])).status_code == 200
         assert (await page.get(f"{ROOT}/{upload['upload_id']}/content")).status_code == 403
 
-    async def test_by_an_admin_gives_access_to_an_upload_without_an_owner(
+    async def test_an_admin_issues_a_credential_for_an_upload_without_an_owner(
         self, app: FastAPI
     ) -> None:
         view, _ = await app.state.services["uploads"].start(NewUpload(name="a", size=5))
@@ -384,7 +386,9 @@ class TestIssuing:
         assert (await page.get(path)).status_code == 200
         assert (await page.get(ROOT)).status_code == 403
 
-    async def test_needs_a_size(self, backend: httpx.AsyncClient) -> None:
+    async def test_a_credential_needs_an_upload_with_a_size(
+        self, backend: httpx.AsyncClient
+    ) -> None:
         refused = await backend.post(ROOT, json={"name": "a", "credential": {"origin": ORIGIN}})
         assert refused.status_code == 422
         assert (await backend.get(ROOT)).json()["uploads"] == []
@@ -392,7 +396,7 @@ class TestIssuing:
         answer = await backend.post(f"{ROOT}/{upload['upload_id']}/credential", json={})
         assert code(answer) == (409, "upload-unsized")
 
-    async def test_works_once_the_size_is_known(
+    async def test_a_credential_is_issued_once_the_size_is_known(
         self, app: FastAPI, backend: httpx.AsyncClient
     ) -> None:
         backend.headers.update(TUS)
@@ -419,14 +423,14 @@ class TestIssuing:
         ],
         ids=str,
     )
-    async def test_refuses_what_no_credential_can_have(
+    async def test_invalid_terms_of_a_credential_are_refused(
         self, backend: httpx.AsyncClient, wish: dict[str, Any]
     ) -> None:
         body = {"name": "a", "size": 5, "credential": wish}
         assert (await backend.post(ROOT, json=body)).status_code == 422
         assert (await backend.get(ROOT)).json()["uploads"] == []
 
-    async def test_needs_a_secret_of_the_server(
+    async def test_no_credential_is_issued_without_a_signing_secret(
         self, server: EmbeddedServer, prepared_file_url: str, tmp_path: Path
     ) -> None:
         async with uploads_app(server, prepared_file_url, tmp_path) as app:
@@ -436,7 +440,7 @@ class TestIssuing:
             page = page_with(app, signer().sign(a_grant()))
             assert (await page.get(f"{ROOT}/x")).status_code == 401
 
-    def test_is_limited_to_an_hour(self) -> None:
+    def test_a_credential_lasts_an_hour_at_most(self) -> None:
         assert UploadsOptions(credential_ttl=minutes(5)).credential_ttl == minutes(5)
         for wrong in (hours(2), seconds(0)):
             with pytest.raises(InvalidOption):
@@ -446,7 +450,7 @@ class TestIssuing:
 
 
 def signer(secret: str = SECRET) -> Credentials:
-    """Somebody who has the server's secret, and signs whatever he likes."""
+    """Signs arbitrary grants with the secret of the server."""
     return Credentials((secret,), longest=hours(1))
 
 

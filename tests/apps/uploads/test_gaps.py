@@ -1,4 +1,4 @@
-"""What a process leaves behind that dies between two steps of an upload, and who repairs it.
+"""A process dies between two steps of an upload, and what it leaves behind is repaired.
 
 The order is reservation, bytes, state, job; then part, room, completion, row. Each gap is made, and
 repaired; and a fault planted in what repairs it is found by the same check.
@@ -49,7 +49,7 @@ class TimedUploads(NamedTuple):
         await self.services.put(view, 0, DATA)
 
     async def dies(self, kind: type, step: str, do: Callable[[], Awaitable[object]]) -> None:
-        """Do it in a process that dies before that step."""
+        """Call *do* in a process that dies before *step*."""
 
         async def dead(*_: Any, **__: Any) -> None:
             raise Died
@@ -84,11 +84,11 @@ async def timed(
 
 
 async def before_the_bytes(timed: TimedUploads) -> None:
-    """Its room is taken back when nothing came."""
+    """The reservation of a body without bytes is released."""
     view = await timed.start()
 
     async def left(*_: Any, **__: Any) -> None:
-        """What the process would have done for its end."""
+        """Stands for the cleanup that a dead process does not do."""
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Budget, "finish", left)
@@ -100,11 +100,11 @@ async def before_the_bytes(timed: TimedUploads) -> None:
 
 
 async def before_the_state(timed: TimedUploads) -> None:
-    """Bytes that don't count go by themselves, and the chunk is missing."""
+    """Staged bytes that do not count expire, and the chunk is missing."""
     view = await timed.start()
 
     async def left(*_: Any) -> None:
-        """What the process would have done for its end."""
+        """Stands for the cleanup that a dead process does not do."""
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Ingest, "drop", left)
@@ -119,7 +119,7 @@ async def before_the_state(timed: TimedUploads) -> None:
 
 
 async def before_the_place(timed: TimedUploads) -> None:
-    """Bytes that count are found beside their place."""
+    """Bytes that count are found though they are still staged."""
     view = await timed.start()
     await timed.dies(Chunks, "place", lambda: timed.put(view))
     await timed.swept()
@@ -127,7 +127,7 @@ async def before_the_place(timed: TimedUploads) -> None:
 
 
 async def before_the_room_is_kept(timed: TimedUploads) -> None:
-    """Bytes that are there and not counted are counted by the sweep."""
+    """The sweep counts received bytes without a reservation."""
     view = await timed.start()
     await timed.dies(Budget, "finish", lambda: timed.put(view))
     timed.clock.advance(minutes(3))
@@ -136,7 +136,7 @@ async def before_the_room_is_kept(timed: TimedUploads) -> None:
 
 
 async def before_the_job(timed: TimedUploads) -> None:
-    """The sweep submits it."""
+    """The sweep submits the job of a whole part."""
     view = await timed.start()
     await timed.dies(Lifecycle, "submit", lambda: timed.put(view))
     await timed.swept()
@@ -144,7 +144,7 @@ async def before_the_job(timed: TimedUploads) -> None:
 
 
 async def without_the_bytes(timed: TimedUploads) -> None:
-    """What counts and has no bytes any more is missing again."""
+    """A chunk that has lost its bytes is missing again."""
     view = await timed.start()
     await timed.dies(Lifecycle, "submit", lambda: timed.put(view))
     timed.server.ask("DEL", f"upload:{{{view.upload.upload_id}}}:chunks:0")
@@ -154,7 +154,7 @@ async def without_the_bytes(timed: TimedUploads) -> None:
 
 
 async def without_the_state(timed: TimedUploads) -> None:
-    """What Redis has lost is rebuilt."""
+    """A state that Redis has lost is rebuilt."""
     view = await timed.start()
     timed.server.ask("FLUSHALL")
     await timed.services.service.sweeping.once(older=ZERO)
@@ -168,7 +168,7 @@ async def before_the_room_is_given_back(timed: TimedUploads) -> None:
     await timed.put(view)
 
     async def nothing(*_: Any) -> None:
-        """It died before."""
+        """Stands for a call before which the process died."""
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Budget, "release", nothing)
@@ -178,7 +178,7 @@ async def before_the_room_is_given_back(timed: TimedUploads) -> None:
 
 
 async def before_the_row(timed: TimedUploads) -> None:
-    """The object is there, and nobody was told."""
+    """The object exists, but the row is not changed."""
     view = await timed.start()
     await timed.put(view)
     await timed.dies(Ledger, "write", timed.services.work)
@@ -187,7 +187,7 @@ async def before_the_row(timed: TimedUploads) -> None:
 
 
 async def before_redis_is_told(timed: TimedUploads) -> None:
-    """The row says COMPLETED, and Redis hears of it by the next delivery."""
+    """The row is COMPLETED, and the next delivery of a job changes the state in Redis."""
     view = await timed.start()
     await timed.put(view)
     await timed.dies(Storing, "_note_completed", timed.services.work)
@@ -220,21 +220,21 @@ FAULTS: list[tuple[Gap, PlantedFault]] = [
     (
         before_the_bytes,
         PlantedFault(
-            "room is kept for nobody",
+            "expired leases are not released",
             SWEEP, "Sweep._count_room", "await budget.tidy()", "pass",
         ),
     ),
     (
         before_the_state,
         PlantedFault(
-            "what is staged stays for good",
+            "staged bytes do not expire",
             RECORDS, "Chunks.stage", "self._staged", "10**12",
         ),
     ),
     (
         before_the_place,
         PlantedFault(
-            "bytes are looked for in their place alone",
+            "staged bytes that count are not found",
             RECORDS, "Chunks.fetch", "for number in tokens.keys() - set(placed):",
             "for number in ():",
         ),
@@ -242,14 +242,14 @@ FAULTS: list[tuple[Gap, PlantedFault]] = [
     (
         before_the_room_is_kept,
         PlantedFault(
-            "what nobody counted is not looked for",
+            "bytes without a reservation are not counted",
             SWEEP, "Sweep._count_room", "counted.keys() | self._waiting.keys()", "counted.keys()",
         ),
     ),
     (
         before_the_job,
         PlantedFault(
-            "nobody submits what nobody submitted",
+            "the sweep submits no job of a part",
             PUSH, "Lifecycle.push", "for part, turn in chart.whole_parts():",
             "for part, turn in ():",
         ),
@@ -257,35 +257,35 @@ FAULTS: list[tuple[Gap, PlantedFault]] = [
     (
         without_the_bytes,
         PlantedFault(
-            "nobody looks for the bytes",
+            "lost bytes are not noticed",
             RECORDS, "UploadRecords.sync", "if not gone or", "if True or",
         ),
     ),
     (
         without_the_state,
         PlantedFault(
-            "what is lost stays lost",
+            "a lost state is not rebuilt",
             SWEEP, "Sweep._continue_stalled", "await self._restore(upload, swept)", "pass",
         ),
     ),
     (
         before_the_room_is_given_back,
         PlantedFault(
-            "room of what is stored is kept",
+            "the room of a stored part is not released",
             SWEEP, "Sweep._count_room", "if wrong:", "if False:",
         ),
     ),
     (
         before_the_row,
         PlantedFault(
-            "nobody completes what is stored",
+            "the sweep submits no completion",
             PUSH, "Lifecycle.push", "len(chart.parts) == plan.total_parts", "False",
         ),
     ),
     (
         before_redis_is_told,
         PlantedFault(
-            "who finds it completed tells nobody",
+            "the state of a completed upload is not corrected",
             PARTS, "Storing._repeat_end", "if upload.status is Status.COMPLETED:", "if False:",
         ),
     ),

@@ -22,12 +22,14 @@ from towpath.errors import InvalidOption
 
 @pytest.fixture(scope="module")
 def data() -> bytes:
-    """Three chunks and two parts."""
+    """A file of three chunks and two parts."""
     return random.Random(7).randbytes(2 * C + 7)
 
 
 class TestAnUpload:
-    async def test_from_start_to_content(self, client: httpx.AsyncClient, data: bytes) -> None:
+    async def test_an_upload_goes_from_its_start_to_its_content(
+        self, client: httpx.AsyncClient, data: bytes
+    ) -> None:
         checksum = {"algorithm": "sha256", "value": sha256(data).hexdigest()}
         found = await uploaded(client, data, checksum=checksum, connector_id="c1", path="docs/")
         assert found["status"] == "COMPLETED"
@@ -38,7 +40,7 @@ class TestAnUpload:
         listed = (await client.get(ROOT, params={"status": "COMPLETED"})).json()
         assert [shown["upload_id"] for shown in listed["uploads"]] == [found["upload_id"]]
 
-    async def test_answers_a_chunk_as_the_document_says(
+    async def test_the_answer_to_a_chunk_has_the_published_fields(
         self, client: httpx.AsyncClient, data: bytes
     ) -> None:
         upload = await start(client, size=len(data))
@@ -63,7 +65,7 @@ class TestAnUpload:
         missing = await client.get(f"{ROOT}/{upload['upload_id']}/missing")
         assert missing.json() == {"missing": [[0, 0], [2, 2]]}
 
-    async def test_under_the_same_idempotency_key_is_the_same(
+    async def test_the_same_idempotency_key_returns_the_same_upload(
         self, client: httpx.AsyncClient
     ) -> None:
         headers = {"Idempotency-Key": "one"}
@@ -76,10 +78,10 @@ class TestAnUpload:
         assert other.status_code == 409
 
     @pytest.mark.parametrize("chunks", [0, 1, 2])
-    async def test_takes_its_empty_last_chunk_again(
+    async def test_a_repeated_empty_last_chunk_is_a_duplicate(
         self, client: httpx.AsyncClient, data: bytes, chunks: int
     ) -> None:
-        """Under way, and once it is completed."""
+        """While the upload is under way, and after it is completed."""
         upload = await start(client)
         last = {"params": {"is_last": "true"}}
         first = await put(client, upload, chunks, b"", **last)
@@ -93,7 +95,7 @@ class TestAnUpload:
         told = [answer.json()["duplicate"] for answer in (first, again, behind)]
         assert told == [False, True, True]
 
-    async def test_refuses_an_empty_chunk_that_is_not_behind_its_last_one(
+    async def test_an_empty_chunk_is_refused_unless_it_follows_the_last_one(
         self, client: httpx.AsyncClient, data: bytes
     ) -> None:
         upload = await start(client)
@@ -105,7 +107,7 @@ class TestAnUpload:
         assert (await put(client, upload, 1, b"x", **last)).status_code == 422
         assert (await put(client, upload, 0, b"", **last)).status_code in (409, 422)
 
-    async def test_tells_the_store_s_id_as_soon_as_there_is_one(
+    async def test_an_upload_shows_the_id_of_its_multipart_upload(
         self, client: httpx.AsyncClient, data: bytes, server: EmbeddedServer
     ) -> None:
         upload = await start(client, size=3 * C)
@@ -126,7 +128,7 @@ class TestAnUpload:
         await put(client, upload, 2, data[:C])
         assert (await finished(client, upload))["s3_upload_id"] == shown["s3_upload_id"]
 
-    async def test_of_unknown_size_ends_with_is_last(
+    async def test_an_upload_of_unknown_size_ends_with_is_last(
         self, client: httpx.AsyncClient, data: bytes
     ) -> None:
         upload = await start(client)
@@ -136,8 +138,10 @@ class TestAnUpload:
         content = await client.get(f"{ROOT}/{found['upload_id']}/content")
         assert content.content == data[:C] + b"end"
 
-    async def test_is_waited_for(self, client: httpx.AsyncClient, data: bytes) -> None:
-        """Until it has ended, or the time is over; of one that has ended, nobody waits."""
+    async def test_a_read_with_wait_returns_at_the_end_of_the_upload(
+        self, client: httpx.AsyncClient, data: bytes
+    ) -> None:
+        """Or after the given time; at once for an upload that has ended."""
         upload = await start(client, size=len(data))
         path = f"{ROOT}/{upload['upload_id']}"
         assert (await client.get(path, params={"wait": 0.01})).json()["status"] == "PENDING"
@@ -149,7 +153,7 @@ class TestAnUpload:
             found = (await client.get(path, params={"wait": 10})).json()
         assert (await client.get(path, params={"wait": 10})).json() == found
 
-    async def test_can_be_aborted(self, client: httpx.AsyncClient, data: bytes) -> None:
+    async def test_an_upload_can_be_aborted(self, client: httpx.AsyncClient, data: bytes) -> None:
         upload = await start(client, size=len(data))
         await put(client, upload, 0, data[:C])
         path = f"{ROOT}/{upload['upload_id']}"
@@ -163,7 +167,7 @@ class TestAnUpload:
         ):
             assert answer.status_code == 410
 
-    async def test_needs_a_key_with_the_scope(self, app: FastAPI) -> None:
+    async def test_an_upload_needs_a_key_with_the_scope(self, app: FastAPI) -> None:
         async with client_of(app) as nobody:
             assert (await nobody.post(ROOT, json={"name": "a"})).status_code == 401
         async with client_of(app, await key_of(app, "read")) as reader:
@@ -176,14 +180,14 @@ class TestAnUpload:
 @pytest.mark.parametrize(
     ("quota", "fits"), [({"open_per_key": 2}, 1), ({"bytes_per_key": 2 * C}, C)]
 )
-async def test_a_key_at_its_quota_gets_a_time_to_try_again(
+async def test_a_key_at_its_quota_gets_a_retry_after(
     server: EmbeddedServer,
     prepared_file_url: str,
     tmp_path: Path,
     quota: dict[str, int],
     fits: int,
 ) -> None:
-    """Two uploads are what it may have under way; others' keys have their own."""
+    """A key may have two uploads under way; other keys have their own quota."""
     async with uploads_app(server, prepared_file_url, tmp_path, **quota) as app:
         keys = [await key_of(app, "read", "submit") for _ in range(2)]
         async with client_of(app, keys[0]) as one, client_of(app, keys[1]) as other:
@@ -198,7 +202,7 @@ async def test_a_key_at_its_quota_gets_a_time_to_try_again(
 
 
 class TestTheServerRefuses:
-    async def test_an_invalid_start(self, client: httpx.AsyncClient) -> None:
+    async def test_an_invalid_start_is_refused(self, client: httpx.AsyncClient) -> None:
         for fields in (
             {"name": ""},
             {"name": "a\0b"},
@@ -220,7 +224,7 @@ class TestTheServerRefuses:
             answer = await client.post(ROOT, json={"name": "a", **fields})
             assert answer.status_code == 413, fields
 
-    async def test_a_chunk_with_an_invalid_number_or_length(
+    async def test_a_chunk_with_an_invalid_number_or_length_is_refused(
         self, client: httpx.AsyncClient, data: bytes
     ) -> None:
         upload = await start(client, size=len(data))
@@ -230,10 +234,10 @@ class TestTheServerRefuses:
             assert (await put(client, upload, 0, data[:size])).status_code == 422, size
         assert (await put(client, upload, 0, data[:C])).status_code == 200
 
-    async def test_a_last_chunk_that_is_not_the_last(
+    async def test_is_last_is_refused_for_another_chunk_than_the_last(
         self, client: httpx.AsyncClient, data: bytes
     ) -> None:
-        """Whether it is here already or not, and whether the size was known from the start."""
+        """Whether the chunk was received before or not, with and without a known size."""
         last = {"is_last": "true"}
         upload, unsized = await start(client, size=len(data)), await start(client)
         assert (await put(client, unsized, 1, b"end", params=last)).status_code == 200
@@ -245,13 +249,13 @@ class TestTheServerRefuses:
                 await put(client, upload_id, 0, data[:C])
         assert (await put(client, unsized, 2, b"end", params=last)).status_code == 422
 
-    async def test_an_invalid_wait(self, client: httpx.AsyncClient) -> None:
+    async def test_an_invalid_wait_is_refused(self, client: httpx.AsyncClient) -> None:
         upload = await start(client, size=1)
         for wait in ("-1", "11", "nan", "inf", "x"):
             found = await client.get(f"{ROOT}/{upload['upload_id']}", params={"wait": wait})
             assert found.status_code == 422, wait
 
-    async def test_a_chunk_that_does_not_match_its_digest(
+    async def test_a_chunk_that_does_not_match_its_digest_is_refused(
         self, client: httpx.AsyncClient, data: bytes
     ) -> None:
         upload = await start(client, size=len(data))
@@ -262,7 +266,7 @@ class TestTheServerRefuses:
         answer = await put(client, upload, 1, b"", headers={"Content-Digest": "nonsense"})
         assert answer.status_code == 422
 
-    async def test_a_chunk_that_is_to_be_safer_than_it_can_be(
+    async def test_a_chunk_with_unavailable_safety_is_refused(
         self, client: httpx.AsyncClient, data: bytes
     ) -> None:
         upload = await start(client, size=len(data))
@@ -271,10 +275,10 @@ class TestTheServerRefuses:
         answer = await put(client, upload, 0, data[:C], params={"safety": "nonsense"})
         assert answer.status_code == 422
 
-    async def test_for_a_full_share_and_names_what_to_send_first(
+    async def test_a_refusal_for_a_full_share_names_the_chunks_to_send_first(
         self, app: FastAPI, client: httpx.AsyncClient, data: bytes
     ) -> None:
-        """32 MiB for the owner: three parts and the half of a fourth are here."""
+        """The share is 32 MiB: three parts and half of a fourth were received."""
         await pause(app)
         upload = await start(client, size=50 * MIB)
         for number in range(7):
@@ -284,8 +288,8 @@ class TestTheServerRefuses:
         assert int(answer.headers["Retry-After"]) >= 1
         assert answer.json()["missing"] == [[7, 7]]
 
-    async def test_for_a_full_budget_with_503(self, app: FastAPI) -> None:
-        """New parts get three quarters of 64 MiB, and one owner at most the half."""
+    async def test_a_full_budget_is_answered_with_503(self, app: FastAPI) -> None:
+        """New parts get three quarters of 64 MiB, and an owner at most half."""
         await pause(app)
         answers: list[httpx.Response] = []
         for parts in (4, 2, 1):
@@ -296,12 +300,12 @@ class TestTheServerRefuses:
         assert int(answers[-1].headers["Retry-After"]) >= 1
         assert answers[-1].json()["missing"] == []
 
-    async def test_an_unknown_upload(self, client: httpx.AsyncClient) -> None:
+    async def test_an_unknown_upload_is_not_found(self, client: httpx.AsyncClient) -> None:
         for path in ("nobody", "nobody/missing", "nobody/content", "nobody/events"):
             assert (await client.get(f"{ROOT}/{path}")).status_code == 404
         assert (await put(client, {"upload_id": "nobody"}, 0, b"x")).status_code == 404
 
-    async def test_a_truncated_body_and_keeps_nothing_of_it(
+    async def test_a_truncated_body_is_refused_and_leaves_no_bytes(
         self, app: FastAPI, client: httpx.AsyncClient, data: bytes, server: EmbeddedServer
     ) -> None:
         upload = await start(client, size=len(data))
@@ -332,7 +336,7 @@ async def _none(server: EmbeddedServer, pattern: str) -> bool:
 
 
 class TestTheContent:
-    async def test_of_an_html_file_is_an_attachment_that_can_run_nothing(
+    async def test_an_html_file_is_sent_as_an_attachment_in_a_sandbox(
         self, client: httpx.AsyncClient
     ) -> None:
         page = b"<script>alert(1)</script>"
@@ -354,7 +358,9 @@ class TestTheContent:
             'multipart/related; boundary="a b"',
         ],
     )
-    async def test_has_the_type_that_was_given(self, client: httpx.AsyncClient, kind: str) -> None:
+    async def test_the_content_has_the_type_of_the_upload(
+        self, client: httpx.AsyncClient, kind: str
+    ) -> None:
         found = await uploaded(client, b"a;b", mime_type=kind)
         path = f"{ROOT}/{found['upload_id']}/content"
         for wish in ({}, {"Range": "bytes=0-1"}):
@@ -364,7 +370,7 @@ class TestTheContent:
             assert answer.headers["content-security-policy"].startswith("sandbox")
             assert answer.headers["content-disposition"].startswith("attachment")
 
-    async def test_has_ranges(self, client: httpx.AsyncClient) -> None:
+    async def test_the_content_can_be_read_in_ranges(self, client: httpx.AsyncClient) -> None:
         found = await uploaded(client, b"0123456789")
         path = f"{ROOT}/{found['upload_id']}/content"
         for asked, status, part in (
@@ -381,14 +387,18 @@ class TestTheContent:
         answer = await client.get(path, headers={"Range": "bytes=10-"})
         assert (answer.status_code, answer.headers["Content-Range"]) == (416, "bytes */10")
 
-    async def test_is_not_there_before_the_end(self, client: httpx.AsyncClient) -> None:
+    async def test_an_upload_has_no_content_before_it_is_completed(
+        self, client: httpx.AsyncClient
+    ) -> None:
         upload = await start(client, size=5)
         answer = await client.get(f"{ROOT}/{upload['upload_id']}/content")
         assert answer.status_code == 409
 
 
 class TestTheLocation:
-    async def test_names_the_host_that_was_asked(self, client: httpx.AsyncClient) -> None:
+    async def test_the_location_names_the_host_of_the_request(
+        self, client: httpx.AsyncClient
+    ) -> None:
         answer = await client.post(
             ROOT,
             json={"name": "a"},
@@ -398,13 +408,13 @@ class TestTheLocation:
         assert answer.headers["Location"] == told
 
     @pytest.mark.parametrize("host", ["", "a b", "evil.example/x", "u@evil.example", 'a"b', "a<b"])
-    async def test_is_a_path_where_the_host_can_t_be_one(
+    async def test_the_location_is_a_path_if_the_host_is_invalid(
         self, client: httpx.AsyncClient, host: str
     ) -> None:
         answer = await client.post(ROOT, json={"name": "a"}, headers={"Host": host})
         assert answer.headers["Location"] == f"{ROOT}/{answer.json()['upload_id']}"
 
-    async def test_is_below_the_public_url_behind_a_proxy(
+    async def test_the_location_is_below_the_public_url(
         self, server: EmbeddedServer, prepared_file_url: str, tmp_path: Path
     ) -> None:
         public = "https://files.example/towpath"
@@ -419,13 +429,13 @@ class TestTheLocation:
         "url", ["files.example", "ftp://files.example", "https://u:p@files.example", "https://",
                 "https://files.example/?a=1", "https://files.example/#a", "https://a b/"],
     )  # fmt: skip
-    def test_can_t_be_below_what_is_no_web_address(self, url: str) -> None:
+    def test_an_invalid_public_url_is_refused(self, url: str) -> None:
         with pytest.raises(InvalidOption):
             UploadsOptions(public_url=url)
 
 
 class TestOtherOrigins:
-    async def test_may_ask_without_a_key_whether_they_may_upload(self, app: FastAPI) -> None:
+    async def test_a_preflight_request_needs_no_key(self, app: FastAPI) -> None:
         asked = {
             "Origin": ORIGIN,
             "Access-Control-Request-Method": "PUT",

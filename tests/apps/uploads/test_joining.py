@@ -1,4 +1,4 @@
-"""Which bytes of which pieces make which part of a joined object."""
+"""The plan that assigns bytes of pieces to the parts of a joined object."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -29,8 +29,8 @@ def test_every_part_but_the_last_is_large_enough(sizes: list[int]) -> None:
 
 @busy
 @given(SIZES)
-def test_no_more_is_read_than_pieces_that_are_too_small_need(sizes: list[int]) -> None:
-    """What is read makes parts of the least size; all else is copied inside the store."""
+def test_only_pieces_that_are_too_small_are_read(sizes: list[int]) -> None:
+    """They make parts of the smallest size; all other bytes are copied inside the object store."""
     for part in parts_of(sizes, copied=20, least=5):
         if len(part) > 1:
             assert sum(span.length for span in part) <= 5

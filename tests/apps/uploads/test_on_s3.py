@@ -1,4 +1,4 @@
-"""Uploads into a real S3 server: what goes wrong there, and how it goes on."""
+"""Uploads into a real S3 server, and how they continue after its errors."""
 
 import secrets
 from collections.abc import AsyncGenerator, Callable
@@ -33,7 +33,7 @@ DeskOn = Callable[..., AbstractAsyncContextManager[UploadServices]]
 
 @pytest.fixture
 def uploads_on(server: EmbeddedServer, ledger: Ledger, running_objects: EmbeddedObjects) -> DeskOn:
-    """Uploads with their own keys in the server's bucket, and whatever else is said."""
+    """Uploads with keys of their own in the server's bucket; *more* are further options."""
     given: dict[str, Any] = {
         "bucket": BUCKET,
         "make_bucket": True,
@@ -54,7 +54,7 @@ def uploads_on(server: EmbeddedServer, ledger: Ledger, running_objects: Embedded
     return uploads_on
 
 
-async def test_wrong_credentials_fail_the_upload_until_they_are_right(
+async def test_an_upload_that_failed_for_wrong_credentials_is_resumed_with_right_ones(
     uploads_on: DeskOn, data: bytes
 ) -> None:
     async with uploads_on(secret_key="wrong") as uploads:  # noqa: S106 -- it is wrong
@@ -71,10 +71,10 @@ async def test_wrong_credentials_fail_the_upload_until_they_are_right(
         assert await uploads.content(view) == data[: 4 * C]
 
 
-async def test_a_missing_bucket_fails_the_upload_until_it_is_there(
+async def test_an_upload_that_failed_for_a_missing_bucket_is_resumed_once_it_exists(
     uploads_on: DeskOn, data: bytes, running_objects: EmbeddedObjects
 ) -> None:
-    """SeaweedFS makes a bucket that is written to; others answer as the proxy does."""
+    """SeaweedFS creates a missing bucket; the proxy answers as other servers do."""
     async with (
         proxied(running_objects.url) as s3_proxy,
         uploads_on(endpoint=s3_proxy.url) as uploads,
@@ -100,13 +100,13 @@ async def test_a_missing_bucket_fails_the_upload_until_it_is_there(
             assert await uploads.content(view) == data[: view.upload.size]
 
 
-async def test_a_store_that_refuses_for_a_while_makes_no_client_of_tus_give_up(
+async def test_no_tus_client_gives_up_while_the_object_store_refuses(
     uploads_on: DeskOn,
     data: bytes,
     running_objects: EmbeddedObjects,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The worker is so quick that the upload has failed again before HEAD has looked at it."""
+    """The upload fails again before HEAD has read it."""
     async with (
         proxied(running_objects.url) as s3_proxy,
         uploads_on(endpoint=s3_proxy.url) as uploads,
@@ -135,7 +135,7 @@ async def test_a_store_that_refuses_for_a_while_makes_no_client_of_tus_give_up(
         assert await uploads.content(view) == data[:C]
 
 
-async def test_a_loss_of_redis_goes_on_from_the_server_s_own_list_of_parts(
+async def test_after_a_loss_of_redis_an_upload_continues_from_the_list_of_parts(
     uploads_on: DeskOn, data: bytes, server: EmbeddedServer
 ) -> None:
     async with uploads_on() as uploads:
@@ -157,7 +157,7 @@ async def test_a_loss_of_redis_goes_on_from_the_server_s_own_list_of_parts(
         assert len(await uploads.events()) == 1
 
 
-async def test_an_upload_with_a_wrong_checksum_is_not_kept_and_leaves_nothing(
+async def test_an_upload_with_a_wrong_checksum_leaves_no_object(
     uploads_on: DeskOn, data: bytes
 ) -> None:
     async with uploads_on() as uploads:
@@ -177,7 +177,7 @@ async def test_an_upload_with_a_wrong_checksum_is_not_kept_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_what_a_lost_reply_left_goes_with_its_upload(
+async def test_a_multipart_upload_of_a_lost_reply_is_aborted_with_its_upload(
     uploads_on: DeskOn, data: bytes, *, known: bool
 ) -> None:
     async with uploads_on() as uploads:

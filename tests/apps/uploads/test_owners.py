@@ -1,4 +1,4 @@
-"""Who may use an upload: keys of its owner and admins. For all others it does not exist."""
+"""An upload can be used by keys of its owner and by admins; for others it does not exist."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -55,7 +55,7 @@ async def eve(people: People) -> httpx.AsyncClient:
 
 
 async def tries(client: httpx.AsyncClient, id: str) -> dict[str, tuple[int, Any]]:
-    """What *client* is told about an upload, by every way to use one."""
+    """The answers to *client* for every request about an upload."""
     sends = BODY | {"Upload-Offset": "0"}
     calls: list[tuple[str, str, dict[str, Any]]] = [
         ("GET", f"{ROOT}/{id}", {}),
@@ -90,7 +90,7 @@ async def tries(client: httpx.AsyncClient, id: str) -> dict[str, tuple[int, Any]
 
 
 class TestAnUploadOfAnotherKey:
-    async def test_answers_exactly_as_one_that_does_not_exist(
+    async def test_an_upload_of_another_owner_answers_like_an_unknown_one(
         self, ann: httpx.AsyncClient, eve: httpx.AsyncClient
     ) -> None:
         upload = await start(ann, size=len(DATA), chunk_size=65536)
@@ -101,7 +101,7 @@ class TestAnUploadOfAnotherKey:
         untouched = (await ann.get(f"{ROOT}/{upload['upload_id']}")).json()
         assert (untouched["status"], untouched["received_chunks"]) == ("PENDING", 0)
 
-    async def test_is_not_readable_once_it_is_completed(
+    async def test_a_completed_upload_of_another_owner_is_not_readable(
         self, ann: httpx.AsyncClient, eve: httpx.AsyncClient
     ) -> None:
         upload = await uploaded(ann, DATA)
@@ -109,7 +109,9 @@ class TestAnUploadOfAnotherKey:
         assert (await eve.get(path)).status_code == 404
         assert (await ann.get(path)).content == DATA
 
-    async def test_is_in_no_list(self, ann: httpx.AsyncClient, eve: httpx.AsyncClient) -> None:
+    async def test_uploads_of_other_owners_are_not_listed(
+        self, ann: httpx.AsyncClient, eve: httpx.AsyncClient
+    ) -> None:
         mine = [(await start(ann, size=5))["upload_id"] for _ in range(3)]
         theirs = (await start(eve, size=5))["upload_id"]
         assert ids((await ann.get(ROOT)).json()) == mine[::-1]
@@ -118,7 +120,9 @@ class TestAnUploadOfAnotherKey:
         rest = (await ann.get(ROOT, params={"size": 2, "after": first["after"]})).json()
         assert ids(first) + ids(rest) == mine[::-1]
 
-    async def test_can_not_be_joined(self, ann: httpx.AsyncClient, eve: httpx.AsyncClient) -> None:
+    async def test_a_partial_upload_of_another_owner_can_not_be_joined(
+        self, ann: httpx.AsyncClient, eve: httpx.AsyncClient
+    ) -> None:
         pieces = [await whole_piece(ann, DATA[:5]), await whole_piece(eve, DATA[5:])]
         for who in (ann, eve):
             refused = await who.post(
@@ -129,8 +133,10 @@ class TestAnUploadOfAnotherKey:
         joined = await ann.post("/files", headers={"Upload-Concat": f"final;{pieces[0]} {own}"})
         assert joined.status_code == 201
 
-    async def test_needs_the_scope_first(self, ann: httpx.AsyncClient, people: People) -> None:
-        """Whoever lacks the scope can't find out which uploads there are."""
+    async def test_the_scope_is_checked_before_the_owner(
+        self, ann: httpx.AsyncClient, people: People
+    ) -> None:
+        """A key without the scope can't find out which uploads exist."""
         upload = await start(ann, size=5)
         worker = await people.client("work")
         for id in (upload["upload_id"], "01ARZ3NDEKTSV4RRFFQ69G5FAV"):
@@ -142,14 +148,14 @@ def ids(page: dict[str, Any]) -> list[str]:
 
 
 async def whole_piece(client: httpx.AsyncClient, data: bytes) -> str:
-    """The path of a partial upload all of whose bytes are here."""
+    """The path of a partial upload whose bytes were all received."""
     path = await create(client, len(data), Upload_Concat="partial")
     assert (await patch(client, path, 0, data)).status_code == 204
     return path
 
 
 class TestAnUploadOfTheSameOwner:
-    async def test_is_used_by_every_key_of_the_owner(
+    async def test_every_key_of_the_owner_uses_an_upload(
         self, ann: httpx.AsyncClient, people: People
     ) -> None:
         other = await people.client("submit", "read", owner="ann")
@@ -161,7 +167,7 @@ class TestAnUploadOfTheSameOwner:
         assert (await finished(other, upload))["status"] == "COMPLETED"
         assert (await other.get(f"{ROOT}/{upload['upload_id']}/content")).content == DATA
 
-    async def test_goes_on_after_its_key_was_rotated(
+    async def test_an_upload_continues_after_its_key_was_rotated(
         self, app: FastAPI, people: People, ann: httpx.AsyncClient
     ) -> None:
         made = await people.ledger.keys.create("test", scopes=("submit", "read"))
@@ -174,7 +180,7 @@ class TestAnUploadOfTheSameOwner:
         assert (await finished(second, upload))["status"] == "COMPLETED"
         assert (await ann.get(f"{ROOT}/{upload['upload_id']}")).status_code == 404
 
-    async def test_is_found_again_by_its_idempotency_key(
+    async def test_another_key_of_the_owner_finds_an_upload_by_its_idempotency_key(
         self, ann: httpx.AsyncClient, people: People
     ) -> None:
         other, headers = await people.client("submit", owner="ann"), {"Idempotency-Key": "one"}
@@ -184,7 +190,7 @@ class TestAnUploadOfTheSameOwner:
         assert (first.status_code, again.status_code) == (201, 200)
         assert first.json()["upload_id"] == again.json()["upload_id"]
 
-    async def test_may_have_the_longest_name(self, people: People) -> None:
+    async def test_an_owner_may_have_the_longest_name(self, people: People) -> None:
         long = await people.client("submit", "read", owner="o" * 100)
         assert ids((await long.get(ROOT)).json()) == []
         upload = await start(long, size=5)
@@ -192,7 +198,7 @@ class TestAnUploadOfTheSameOwner:
 
 
 class TestAnAdmin:
-    async def test_uses_and_lists_every_upload(
+    async def test_an_admin_uses_and_lists_every_upload(
         self, ann: httpx.AsyncClient, eve: httpx.AsyncClient, people: People
     ) -> None:
         admin = await people.client("admin")
@@ -201,7 +207,7 @@ class TestAnAdmin:
         for id in uploads:
             assert (await admin.delete(f"{ROOT}/{id}")).json()["status"] == "ABORTED"
 
-    async def test_alone_uses_what_was_made_without_a_key(
+    async def test_only_admins_use_uploads_that_were_started_without_a_key(
         self, app: FastAPI, ann: httpx.AsyncClient, people: People
     ) -> None:
         view, _ = await app.state.services["uploads"].start(NewUpload(name="a", size=5))
@@ -238,7 +244,7 @@ class TestWithSharedUploads:
 
 
 class TestTheCheck:
-    def test_is_on_every_path_of_an_upload(self) -> None:
+    def test_every_path_of_an_upload_checks_its_owner(self) -> None:
         def calls(route: APIRoute) -> set[Any]:
             return {dependant.call for dependant in route.dependant.dependencies}
 
@@ -250,10 +256,10 @@ class TestTheCheck:
         }
         assert unguarded == {"['OPTIONS'] /files/{id}"}
 
-    async def test_costs_a_chunk_no_statement(
+    async def test_the_check_of_the_owner_reads_no_row_for_a_chunk(
         self, uploads: UploadServices, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A server that knows the plan of an upload knows its owner too."""
+        """The server caches the owner together with the plan."""
         view, _ = await uploads.service.start(NewUpload(name="a", size=5), owner="k")
         reads: list[object] = []
         read = uploads.service.lifecycle.ledger.read
@@ -269,7 +275,7 @@ class TestTheCheck:
 
 
 class TestOnPostgresql:
-    async def test_the_steps_make_the_tables_that_the_code_says(self, server_url: str) -> None:
+    async def test_the_migrations_make_the_declared_tables(self, server_url: str) -> None:
         assert await drift(TABLES, url=server_url) == []
 
     async def test_an_owner_may_have_the_longest_name(
@@ -282,7 +288,7 @@ class TestOnPostgresql:
 
 
 class TestAWatcher:
-    async def test_of_another_owner_sees_nothing(
+    async def test_a_watcher_of_another_owner_sees_no_events(
         self, ann: httpx.AsyncClient, eve: httpx.AsyncClient
     ) -> None:
         upload = await uploaded(ann, DATA)

@@ -1,4 +1,4 @@
-"""Pieces of a chunk: the next one is read while the one before is on its way to Redis."""
+"""Pending writes: a piece of a body is read while the previous one is written to Redis."""
 
 import asyncio
 
@@ -10,8 +10,10 @@ from towpath.apps.uploads.ingest import PendingWrite
 
 class TestAPieceOnItsWay:
     @pytest.mark.parametrize("cancelled", [False, True])
-    async def test_is_over_before_its_chunk_is_removed(self, *, cancelled: bool) -> None:
-        """Else it would come after the removal, and stay: a client hung up, or the server stops."""
+    async def test_a_pending_write_ends_before_its_chunk_is_deleted(
+        self, *, cancelled: bool
+    ) -> None:
+        """A write after the deletion would leave bytes behind when a client hangs up."""
         before, sent, go_on = PendingWrite(), list[str](), asyncio.Event()
 
         async def sending() -> None:

@@ -1,4 +1,4 @@
-"""Pieces of an upload that is not joined yet: nobody takes them away from it."""
+"""Pieces of an upload that is not joined yet can't be deleted."""
 
 import httpx
 import pytest
@@ -28,16 +28,16 @@ async def join(tus: httpx.AsyncClient, *paths: str) -> str:
 
 
 async def resume(app: FastAPI) -> None:
-    """Parts are stored again, and uploads completed."""
+    """Store parts and complete uploads again."""
     await app.state.services["uploads"].lifecycle.engines[0].queues.resume("uploads")
 
 
 class TestAPieceOfAnUploadUnderWay:
     @pytest.mark.parametrize("stored", [True, False])
-    async def test_can_t_be_deleted(
+    async def test_a_piece_of_an_upload_under_way_can_not_be_deleted(
         self, app: FastAPI, tus: httpx.AsyncClient, *, stored: bool
     ) -> None:
-        """Whether its own bytes are in the store already, or still in Redis."""
+        """Whether its bytes are in the object store, or still in Redis."""
         if not stored:
             await pause(app)
         pieces = [await whole_piece(tus, text) for text in (b"one", b"two")]
@@ -53,7 +53,7 @@ class TestAPieceOfAnUploadUnderWay:
         await resume(app)
         assert await content(tus, final) == b"onetwo"
 
-    async def test_can_be_deleted_once_that_was_aborted(
+    async def test_a_piece_of_an_aborted_upload_can_be_deleted(
         self, app: FastAPI, tus: httpx.AsyncClient
     ) -> None:
         piece = await whole_piece(tus, b"one")
@@ -65,7 +65,7 @@ class TestAPieceOfAnUploadUnderWay:
 
 
 async def be_silent(uploads: UploadServices, view: View, server: EmbeddedServer) -> None:
-    """Nobody has heard of that upload for longer than it may be silent."""
+    """Let the upload be silent for longer than its expiry."""
     await change(uploads, view, deadline=0)
     server.ask("HSET", f"upload:{{{view.upload.upload_id}}}:state", "updated_at", "0")
 
@@ -83,7 +83,7 @@ class TestAStoredPiece:
         view, _ = await Appending(uploads.service).join(NewUpload(name="a"), ids, owner="key")
         return view
 
-    async def test_stays_for_another_upload_that_is_joined_of_it(
+    async def test_a_stored_piece_stays_for_another_upload_joined_from_it(
         self, uploads: UploadServices
     ) -> None:
         one, two, three = await self.pieces(uploads, b"1", b"2", b"3")
@@ -95,7 +95,7 @@ class TestAStoredPiece:
         assert [await uploads.content(final) for final in finals] == [b"12", b"232"]
         assert {await uploads.status(piece) for piece in (one, two, three)} == {Status.ABORTED}
 
-    async def test_does_not_expire_before_that(
+    async def test_a_piece_does_not_expire_before_the_upload_joined_from_it(
         self, uploads: UploadServices, server: EmbeddedServer
     ) -> None:
         pieces = await self.pieces(uploads, b"1", b"2")
@@ -106,7 +106,7 @@ class TestAStoredPiece:
         await uploads.work()
         assert await uploads.content(final) == b"12"
 
-    async def test_expires_after_an_upload_that_nobody_completed(
+    async def test_a_piece_expires_after_the_upload_joined_from_it(
         self, uploads: UploadServices, server: EmbeddedServer
     ) -> None:
         pieces = await self.pieces(uploads, b"1", b"2")
@@ -118,7 +118,7 @@ class TestAStoredPiece:
         statuses = [await uploads.status(view) for view in (*pieces, final)]
         assert statuses == [Status.EXPIRED] * 3
 
-    async def test_is_not_aborted_by_an_operator(self, uploads: UploadServices) -> None:
+    async def test_an_operator_can_not_abort_a_piece_in_use(self, uploads: UploadServices) -> None:
         [piece] = await self.pieces(uploads, b"1")
         final = await self.join(uploads, piece)
         with pytest.raises(PieceInUse) as refused:

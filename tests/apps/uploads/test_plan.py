@@ -1,4 +1,4 @@
-"""The plan of an upload: which chunks are which part, from sizes alone."""
+"""The plan of an upload assigns chunks to parts by sizes alone."""
 
 from itertools import chain
 
@@ -105,22 +105,22 @@ class TestRanges:
         wanted = ranges(number for number in range(total) if number not in numbers)
         assert gaps(bytes(bitmap), total, most=1000) == wanted
 
-    def test_are_limited_in_number(self) -> None:
+    def test_ranges_are_limited_in_number(self) -> None:
         assert gaps(b"\xaa" * 100, 800, most=2) == [Range(1, 1), Range(3, 3)]
 
 
 class TestANewUpload:
     @pytest.mark.parametrize("name", ["", "a\0b", "a\nb", "x" * 1025, "ü" * 513, "\ud800"])
-    def test_with_an_invalid_name_is_refused(self, name: str) -> None:
+    def test_an_upload_with_an_invalid_name_is_refused(self, name: str) -> None:
         with pytest.raises(InvalidInput):
             NewUpload(name=name)
 
     @pytest.mark.parametrize("name", ["../../etc/passwd", "ü" * 512, "a b.pdf", "🦆"])
-    def test_may_have_any_other_name(self, name: str) -> None:
+    def test_an_upload_may_have_any_other_name(self, name: str) -> None:
         assert NewUpload(name=name).name == name
 
     @pytest.mark.parametrize("connector", ["", "a/b", "..", "a.b", "ü", "x" * 129, "a b"])
-    def test_with_a_connector_that_could_leave_its_folder_is_refused(self, connector: str) -> None:
+    def test_a_connector_that_could_leave_its_folder_is_refused(self, connector: str) -> None:
         with pytest.raises(InvalidInput):
             NewUpload(name="a", connector_id=connector)
 
@@ -131,19 +131,19 @@ class TestANewUpload:
             "a/b;  c", "a/b; ", f"a/b;{'c' * 252}",
         ],
     )  # fmt: skip
-    def test_with_a_type_that_could_be_a_header_is_refused(self, mime: str) -> None:
+    def test_a_type_that_could_inject_a_header_is_refused(self, mime: str) -> None:
         with pytest.raises(InvalidInput):
             NewUpload(name="a", mime_type=mime)
 
     @pytest.mark.parametrize(
         "mime", ["text/csv", "text/csv;charset=utf-8", 'a/b ; c="d e"', f"a/b;{'c' * 251}"]
     )
-    def test_has_a_type_that_every_store_takes(self, mime: str) -> None:
+    def test_accepted_types_are_valid_for_every_store(self, mime: str) -> None:
         assert content_type_of(NewUpload(name="a", mime_type=mime).mime_type) == mime
 
 
 class TestTheTables:
-    async def test_are_what_the_steps_make(self) -> None:
+    async def test_the_tables_equal_what_the_migrations_make(self) -> None:
         from towpath.apps.uploads.tables import TABLES  # noqa: PLC0415
 
         assert await drift(TABLES) == []

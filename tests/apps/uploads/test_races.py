@@ -1,4 +1,4 @@
-"""Uploads when something happens in the middle of something else."""
+"""Uploads when two things happen at the same time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -42,7 +42,7 @@ async def send_by_tus(uploads: UploadServices, view: View, data: bytes) -> objec
 
 class TestALossOfRedisWhileAChunkComes:
     @pytest.mark.parametrize("after", [2 * MIB, C])
-    async def test_is_told_and_the_chunk_can_be_sent_again(
+    async def test_a_loss_of_redis_during_a_chunk_is_reported_and_the_chunk_can_be_resent(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer, after: int
     ) -> None:
         view = await uploads.start(size=2 * C)
@@ -61,7 +61,7 @@ class TestALossOfRedisWhileAChunkComes:
         assert await uploads.content(view) == data[: 2 * C]
 
     @pytest.mark.parametrize("send", [send_alone, send_together, send_by_tus])
-    async def test_behind_its_bytes_never_leaves_a_chunk_that_counts_without_them(
+    async def test_no_chunk_counts_without_bytes_after_a_loss_before_its_commit(
         self,
         uploads: UploadServices,
         data: bytes,
@@ -69,7 +69,7 @@ class TestALossOfRedisWhileAChunkComes:
         send: Send,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """Another client's request has rebuilt the state when this one's chunk is to count."""
+        """Another request rebuilds the state just before this chunk is counted."""
         view = await uploads.start(size=2 * MIB, chunk_size=MIB)
         upload, put, told = view.upload.upload_id, UploadState.put, list[int]()
 
@@ -89,7 +89,7 @@ class TestALossOfRedisWhileAChunkComes:
         assert await uploads.service.missing(upload) == [Range(0, 1)]
         assert told == []
 
-    async def test_is_repaired_once_by_those_who_come_at_the_same_time(
+    async def test_concurrent_chunks_rebuild_a_lost_state_once(
         self,
         uploads: UploadServices,
         data: bytes,
@@ -106,10 +106,10 @@ class TestALossOfRedisWhileAChunkComes:
         assert await uploads.service.missing(view.upload.upload_id) == []
         assert (await uploads.lifecycle.row(view.upload.upload_id)).generation == 2
 
-    async def test_is_repaired_once_also_by_those_who_have_waited_for_another(
+    async def test_requests_that_waited_for_another_rebuild_the_state_once(
         self, uploads: UploadServices, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whoever has waited in vain for one must wait for the next one all the same."""
+        """A request that waited for one rebuild in vain also waits for the next one."""
         view = await uploads.start(size=4 * C)
         upload, rows = view.upload.upload_id, 0
         row, reopen, opened = uploads.lifecycle.row, uploads.lifecycle.reopen, UploadState.open
@@ -141,7 +141,7 @@ class TestALossOfRedisWhileAChunkComes:
 
 
 class TestAChunk:
-    async def test_that_is_put_in_its_place_after_its_part_was_stored_leaves_nothing(
+    async def test_a_chunk_placed_after_its_part_was_stored_leaves_no_bytes(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         view = await uploads.start(size=C)
@@ -153,10 +153,10 @@ class TestAChunk:
         assert await chunks.place({0: held.decode()}, 1) == ([0], [])
         assert server.ask("KEYS", "upload:*:chunks:*") == []
 
-    async def test_of_a_part_whose_digests_are_lost_is_not_learned_anew(
+    async def test_lost_digests_of_a_stored_part_are_not_taken_from_repeated_chunks(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
-        """Of one of several chunks in a part, nobody can tell: no lie is kept of it."""
+        """The bytes of a chunk that shares its part are unknown, so no digest is stored for it."""
         view = await uploads.start(size=4 * C)
         await uploads.send(view, data[: 2 * C])
         await uploads.work()
@@ -167,7 +167,7 @@ class TestAChunk:
         with pytest.raises(ChunkDiffers):
             await uploads.put(view, 2, data[:C])
 
-    async def test_that_is_a_part_of_its_own_is_compared_with_what_the_store_tells(
+    async def test_a_chunk_that_is_a_whole_part_is_compared_with_the_checksum_of_the_store(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         size = 8 * MIB
@@ -181,7 +181,7 @@ class TestAChunk:
 
 
 class TestChunksOnAnotherRedis:
-    async def test_are_sent_again_when_that_is_lost_and_states_when_the_first_is(
+    async def test_losses_of_either_redis_are_repaired(
         self,
         server: EmbeddedServer,
         oldest_server: EmbeddedServer,
@@ -212,7 +212,7 @@ class TestChunksOnAnotherRedis:
 
 
 class TestAStore:
-    async def test_that_has_other_parts_is_believed_and_they_are_sent_again(
+    async def test_parts_that_differ_in_the_object_store_are_sent_again(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=4 * C)
@@ -229,10 +229,10 @@ class TestAStore:
         await uploads.work()
         assert await uploads.content(view) == data[: 4 * C]
 
-    async def test_that_lost_the_object_before_the_end_gets_it_again(
+    async def test_an_object_lost_before_completion_is_sent_again(
         self, uploads: UploadServices, data: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A worker dies between the object and the row, and the object goes."""
+        """A worker dies between the object and the row, and the object is deleted."""
         view = await uploads.start(size=C)
         await uploads.send(view, data[:C])
 
@@ -251,7 +251,7 @@ class TestAStore:
         await uploads.work()
         assert await uploads.content(view) == data[:C]
 
-    async def test_that_asks_to_slow_down_is_tried_again(
+    async def test_an_object_store_that_asks_to_slow_down_is_called_again(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=4 * C)
@@ -265,10 +265,10 @@ class TestAStore:
         assert await uploads.content(view) == data[: 4 * C]
 
 
-async def test_a_look_at_an_upload_that_ends_in_that_moment_sees_its_end(
+async def test_a_read_of_an_upload_that_ends_meanwhile_returns_its_end(
     uploads: UploadServices, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its row was read, Redis has lost its state, and the row has ended meanwhile."""
+    """The row ends and Redis loses the state after the row was read."""
     view = await uploads.start(size=C)
     upload_id, row = view.upload.upload_id, uploads.lifecycle.row
 

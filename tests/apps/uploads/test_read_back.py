@@ -1,4 +1,4 @@
-"""A file that is read back for its SHA-256: for a day if it has to be, and not for ever."""
+"""A file is read back for its SHA-256, for a day at most."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -28,7 +28,7 @@ SLOWEST = 64_000_000
 """Bytes a second at which the largest object is read within its time."""
 
 
-def test_the_largest_object_has_a_day(
+def test_the_time_limit_is_enough_to_read_back_the_largest_object(
     server: EmbeddedServer, ledger: Ledger, options: UploadsOptions
 ) -> None:
     app = Towpath(server.url, ledger=ledger)
@@ -40,7 +40,7 @@ def test_the_largest_object_has_a_day(
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The objects that are read; the store does not go on with the first."""
+    """The keys of the objects that are read; the read of the first one hangs."""
     real, found = DirectoryStore.get, list[str]()
 
     @asynccontextmanager
@@ -57,14 +57,14 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-async def test_a_stalled_read_back_is_given_up_after_its_time_and_done_again(
+async def test_a_stalled_read_back_times_out_and_is_repeated(
     server: EmbeddedServer,
     prepared_file_url: str,
     tmp_path: Path,
     reads: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The day is half a second long here."""
+    """The time limit of a day is half a second here."""
     monkeypatch.setattr(parts, "_LONGEST", seconds(0.5))
     wanted = {"algorithm": "sha256", "value": sha256(DATA).hexdigest()}
     async with (

@@ -1,4 +1,4 @@
-"""The records of uploads in Redis: what counts, what is refused, what is missing again."""
+"""The entries of uploads in Redis: what counts, what is refused, what is missing again."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -30,7 +30,8 @@ PutChunk = Callable[..., Awaitable[Put]]
 
 @pytest.fixture
 async def upload(records: UploadRecords) -> Upload:
-    """50 bytes: thirteen chunks, the last of two bytes; five parts, the last of one chunk."""
+    """An upload of 50 bytes: thirteen chunks, the last of two bytes; five parts, the last of one
+    chunk."""
     row = new_row()
     await records.state(row.upload_id).open(row, {})
     return row
@@ -68,7 +69,7 @@ def time_left(server: EmbeddedServer, key: str) -> int:
 
 
 class TestAnUploadThatWasOpened:
-    async def test_has_every_field_of_the_document(
+    async def test_an_opened_upload_has_every_published_field(
         self, records: UploadRecords, upload: Upload
     ) -> None:
         state, metadata = await records.state("u1").look()
@@ -82,21 +83,21 @@ class TestAnUploadThatWasOpened:
             "name", "connector_id", "parent_id", "path", "custom_metadata", "client_node_id"
         }  # fmt: skip
 
-    async def test_has_the_document_s_keys(
+    async def test_an_opened_upload_has_the_published_keys(
         self, upload: Upload, put: PutChunk, server: EmbeddedServer
     ) -> None:
         await put(0)
         for key, kind in {"state": b"hash", "metadata": b"hash", "chunks:0": b"string"}.items():
             assert server.ask("TYPE", f"upload:{{u1}}:{key}") == kind
 
-    async def test_is_not_opened_twice(
+    async def test_an_upload_is_opened_once(
         self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await put(0)
         assert not await records.state("u1").open(upload, {})
         assert (await records.state("u1").look())[0]["received_chunks"] == "1"
 
-    async def test_is_opened_anew_for_a_newer_generation_with_what_the_store_has(
+    async def test_a_newer_generation_opens_the_upload_with_its_stored_parts(
         self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await fill(put, range(3))
@@ -107,17 +108,19 @@ class TestAnUploadThatWasOpened:
 
 
 class TestAChunk:
-    async def test_counts_once_however_often_it_comes(self, upload: Upload, put: PutChunk) -> None:
+    async def test_a_repeated_chunk_counts_once(self, upload: Upload, put: PutChunk) -> None:
         assert (await put(0)).received == 1
         again = await put(0)
         assert (again.duplicate, again.received) == (True, 1)
 
-    async def test_with_other_bytes_is_refused(self, upload: Upload, put: PutChunk) -> None:
+    async def test_other_bytes_for_a_received_chunk_are_refused(
+        self, upload: Upload, put: PutChunk
+    ) -> None:
         await put(0, b"aaaa")
         with pytest.raises(ChunkDiffers):
             await put(0, b"bbbb")
 
-    async def test_counts_once_after_its_part_was_stored_too(
+    async def test_a_repeated_chunk_of_a_stored_part_counts_once(
         self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await fill(put, range(3))
@@ -129,17 +132,19 @@ class TestAChunk:
             await put(1, b"bbbb")
 
     @pytest.mark.parametrize("data", [b"", b"aaa", b"aaaaa"])
-    async def test_of_another_length_is_refused(
+    async def test_a_chunk_of_a_wrong_length_is_refused(
         self, upload: Upload, put: PutChunk, data: bytes
     ) -> None:
         with pytest.raises(ChunkInvalid):
             await put(0, data)
 
-    async def test_behind_the_last_one_is_refused(self, upload: Upload, put: PutChunk) -> None:
+    async def test_a_chunk_after_the_last_one_is_refused(
+        self, upload: Upload, put: PutChunk
+    ) -> None:
         with pytest.raises(UploadTooLarge):
             await put(13)
 
-    async def test_that_is_not_the_last_can_t_be_called_so(
+    async def test_only_the_last_chunk_can_end_the_file(
         self, upload: Upload, put: PutChunk
     ) -> None:
         with pytest.raises(LastChunkDiffers):
@@ -154,7 +159,7 @@ class TestAChunk:
             (Status.EXPIRED, UploadGone),
         ],
     )
-    async def test_of_an_upload_that_has_ended_is_refused(
+    async def test_a_chunk_of_an_ended_upload_is_refused(
         self,
         records: UploadRecords,
         upload: Upload,
@@ -166,11 +171,11 @@ class TestAChunk:
         with pytest.raises(error):
             await put(0)
 
-    async def test_of_nothing_that_redis_knows_says_so(self, put: PutChunk) -> None:
+    async def test_a_chunk_of_an_unknown_upload_raises_upload_unknown(self, put: PutChunk) -> None:
         with pytest.raises(UploadUnknown):
             await put(0, of="u2")
 
-    async def test_sent_by_two_at_once_has_the_bytes_of_whoever_came_first(
+    async def test_of_two_concurrent_chunks_the_first_one_counts(
         self, records: UploadRecords, upload: Upload
     ) -> None:
         state, chunks = records.state("u1"), records.chunks("u1")
@@ -184,7 +189,7 @@ class TestAChunk:
         await chunks.place({0: first.token}, 1)
         assert await chunks.fetch({0: first.token}, 4) == {0: [b"aaaa"]}
 
-    async def test_s_pieces_are_joined_in_order_and_only_there(
+    async def test_pieces_of_a_chunk_are_appended_in_order(
         self, records: UploadRecords, upload: Upload
     ) -> None:
         chunks = records.chunks("u1")
@@ -202,7 +207,7 @@ class TestASizeThatIsNotKnown:
         await records.state("u1").open(row, {})
         return row
 
-    async def test_is_known_once_the_last_chunk_is(
+    async def test_the_last_chunk_sets_an_unknown_size(
         self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await put(0)
@@ -244,7 +249,7 @@ class TestASizeThatIsNotKnown:
         with pytest.raises(UploadTooLarge):
             await put(MOST)
 
-    async def test_with_all_parts_stored_before_the_end_was_known_it_is_completed(
+    async def test_an_upload_whose_parts_were_stored_before_its_size_was_known_is_completed(
         self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         assert (await fill(put, range(3))).turn == 0
@@ -253,24 +258,26 @@ class TestASizeThatIsNotKnown:
         assert (closed.last, closed.size) == (True, 12)
         assert (await records.state("u1").close(3)).last
 
-    async def test_may_turn_out_to_be_nothing(self, records: UploadRecords, upload: Upload) -> None:
+    async def test_an_upload_of_unknown_size_may_end_without_bytes(
+        self, records: UploadRecords, upload: Upload
+    ) -> None:
         assert await records.state("u1").close(0) == Closed(0, 1, None, 0, last=True)
 
 
 class TestAPart:
-    async def test_is_whole_with_its_last_chunk_in_any_order(
+    async def test_a_part_is_whole_with_its_last_chunk_in_any_order(
         self, upload: Upload, put: PutChunk
     ) -> None:
         assert [(await put(number)).turn for number in (5, 3, 4)] == [None, None, 0]
         assert (await put(12, b"zz")).turn == 0
 
-    async def test_is_offered_again_with_a_chunk_that_comes_again(
+    async def test_a_repeated_chunk_returns_the_turn_of_its_whole_part(
         self, upload: Upload, put: PutChunk
     ) -> None:
         await fill(put, range(3))
         assert (await put(1)).turn == 0
 
-    async def test_that_is_stored_last_elects_one_who_completes(
+    async def test_exactly_one_commit_reports_the_last_part(
         self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await fill(put, range(13))
@@ -287,7 +294,7 @@ class TestAPart:
         fields, _ = await state.look()
         assert (fields["status"], fields["uploaded_chunks"]) == ("COMPLETING", "13")
 
-    async def test_of_an_older_generation_is_stale(
+    async def test_a_part_of_an_older_generation_is_stale(
         self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await fill(put, range(3))
@@ -296,7 +303,7 @@ class TestAPart:
         with pytest.raises(PartStale):
             await records.state("u1").commit(0, 0, 0, PartEntry("e", 12))
 
-    async def test_whose_bytes_have_expired_is_missing_again_and_gets_another_turn(
+    async def test_a_part_whose_bytes_expired_is_missing_and_gets_a_new_turn(
         self, records: UploadRecords, upload: Upload, put: PutChunk, server: EmbeddedServer
     ) -> None:
         await fill(put, range(3))
@@ -314,7 +321,7 @@ class TestAPart:
 
 
 class TestTheBytes:
-    async def test_of_one_chunk_stay_as_long_as_others_of_the_upload_come(
+    async def test_bytes_of_a_chunk_stay_while_other_chunks_arrive(
         self,
         records: UploadRecords,
         upload: Upload,
@@ -328,7 +335,7 @@ class TestTheBytes:
         await put(4)
         assert time_left(server, "chunks:0") > 3_000_000
 
-    async def test_are_gone_after_an_hour_and_the_state_after_a_day(
+    async def test_bytes_expire_after_an_hour_and_the_state_after_a_day(
         self, upload: Upload, put: PutChunk, server: EmbeddedServer
     ) -> None:
         await put(0)
@@ -348,7 +355,7 @@ class TestChunksOnAnotherServer:
         async with Engine(oldest_server.url, clock=clock) as other:
             yield UploadRecords(engine, other, UploadsOptions())
 
-    async def test_are_there_and_nowhere_else(
+    async def test_chunks_are_only_on_their_own_redis(
         self,
         upload: Upload,
         put: PutChunk,

@@ -1,4 +1,4 @@
-"""Many bodies at random on two servers: bytes stay within their room, and all files arrive."""
+"""Random bodies on two servers: bytes stay within the budget, and all files arrive."""
 
 import asyncio
 import hashlib
@@ -52,7 +52,7 @@ class Cut(Exception):
 
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UploadsOptions:
-    """A small budget for small parts: more than a server would be allowed to have."""
+    """A smaller budget, and smaller parts, than a server accepts."""
     monkeypatch.setattr(model, "LEAST_PART", PART)
     monkeypatch.setattr(port, "LEAST_PART", C)
     monkeypatch.setattr("towpath.apps.uploads.appending._ROOM_WITHIN", 0.0)
@@ -65,7 +65,7 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UploadsOptions:
 
 
 class Campaign:
-    """Clients of four owners, who send their files in all ways and come again when they fail."""
+    """Clients of four owners, which send files in all ways and try again after failures."""
 
     def __init__(
         self, servers: list[UploadServices], server: EmbeddedServer, chance: random.Random
@@ -164,7 +164,7 @@ class Campaign:
             await asyncio.sleep(0)
 
 
-async def test_bytes_never_exceed_their_room_and_every_file_comes_through(
+async def test_bytes_never_exceed_their_room_and_every_file_arrives(
     server: EmbeddedServer, ledger: Ledger, options: UploadsOptions, seed: int
 ) -> None:
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Several small chunks in one request: each counts or does not, as if it had come alone."""
+"""Several small chunks in one request: each counts, or not, as if it were sent alone."""
 
 import asyncio
 import re
@@ -53,7 +53,7 @@ async def view(uploads: UploadServices) -> View:
 
 class TestARun:
     @pytest.mark.parametrize("size", [64 * 1024, 100_000, K, MIB])
-    async def test_makes_the_same_file(
+    async def test_chunks_sent_together_make_the_same_file(
         self, uploads: UploadServices, data: bytes, size: int
     ) -> None:
         view = await uploads.start(size=SIZE, chunk_size=size)
@@ -72,7 +72,7 @@ class TestARun:
         assert await uploads.status(view) is Status.COMPLETED
         assert await uploads.content(view) == data[:SIZE]
 
-    async def test_may_be_mixed_with_single_chunks(
+    async def test_chunks_may_be_sent_together_and_one_by_one(
         self, uploads: UploadServices, view: View, data: bytes
     ) -> None:
         await uploads.put(view, 3, ranged(data, 3, 1))
@@ -80,7 +80,7 @@ class TestARun:
         assert (await send(uploads, view, data, 2, 3)).duplicate
         assert await uploads.service.missing(view.upload.upload_id) == [Range(0, 1), Range(5, 44)]
 
-    async def test_is_a_duplicate_once_its_part_is_stored(
+    async def test_chunks_of_a_stored_part_are_duplicates(
         self, uploads: UploadServices, view: View, data: bytes
     ) -> None:
         await send(uploads, view, data, 0, 32)
@@ -89,7 +89,7 @@ class TestARun:
         assert again.duplicate
         assert again.safety == "stored"
 
-    async def test_costs_fewer_calls(
+    async def test_chunks_sent_together_need_fewer_calls(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         async def calls(sending: Callable[[View], Any]) -> int:
@@ -111,20 +111,20 @@ class TestARun:
 
 
 def calls_of(server: EmbeddedServer) -> int:
-    """Scripts that Redis has run."""
+    """The number of scripts that Redis has run."""
     told = str(server.ask("INFO", "commandstats"))
     return sum(map(int, re.findall(r"cmdstat_(?:evalsha|fcall)(?:_ro)?:calls=(\d+)", told)))
 
 
 class TestTheBodyOfARun:
-    async def test_that_is_cut_counts_by_chunks(
+    async def test_the_whole_chunks_of_a_short_body_count(
         self, uploads: UploadServices, view: View, data: bytes
     ) -> None:
         with pytest.raises(ChunkCut, match=rf"\b6\b.*\b{6 * K + 7}\b.*\b{8 * K}\b"):
             await uploads.put(view, 0, data[: 6 * K + 7], count=8, length=8 * K)
         assert (await uploads.service.missing(view.upload.upload_id))[0] == Range(6, 44)
 
-    async def test_that_breaks_counts_by_the_mib(
+    async def test_the_chunks_of_each_mib_before_a_broken_connection_count(
         self, uploads: UploadServices, view: View, data: bytes
     ) -> None:
         async def broken() -> AsyncIterator[bytes]:
@@ -137,15 +137,15 @@ class TestTheBodyOfARun:
             )
         assert (await uploads.service.missing(view.upload.upload_id))[0] == Range(4, 44)
 
-    async def test_that_is_longer_is_refused(
+    async def test_a_body_that_is_too_long_is_refused_after_its_chunks(
         self, uploads: UploadServices, view: View, data: bytes
     ) -> None:
-        """The chunks before may count by then: what is refused is the one behind them."""
+        """The chunks before may count already; the chunk after them is refused."""
         with pytest.raises(ChunkInvalid, match=r"\b4: "):
             await uploads.put(view, 0, data[: 4 * K + 1], count=4, length=None)
         assert (await uploads.service.missing(view.upload.upload_id))[0] == Range(4, 44)
 
-    async def test_with_another_chunk_counts_up_to_there(
+    async def test_the_chunks_before_one_with_other_bytes_count(
         self, uploads: UploadServices, view: View, data: bytes
     ) -> None:
         await uploads.put(view, 2, ranged(data, 9, 1))
@@ -165,7 +165,7 @@ class TestARefusalOfARun:
             (43, 3, r"\b45: .*\b44\b"),
         ],
     )
-    async def test_for_impossible_numbers_stores_nothing(
+    async def test_chunks_with_impossible_numbers_are_refused(
         self, uploads: UploadServices, view: View, first: int, count: int, named: str
     ) -> None:
         with pytest.raises((ChunkInvalid, InvalidOption), match=named):
@@ -180,14 +180,14 @@ class TestARefusalOfARun:
             ({"digest": ContentDigest("sha-256", b"x" * 32)}, "Content-Digest"),
         ],
     )
-    async def test_for_a_wrong_length_last_chunk_or_digest_stores_nothing(
+    async def test_chunks_with_a_wrong_length_end_or_digest_are_refused(
         self, uploads: UploadServices, view: View, more: dict[str, Any], named: str
     ) -> None:
         with pytest.raises((ChunkInvalid, LastChunkDiffers), match=named):
             await uploads.put(view, 0, bytes(2 * K), count=2, **more)
         assert (await uploads.service.missing(view.upload.upload_id)) == [Range(0, 44)]
 
-    async def test_comes_for_large_chunks_and_unknown_sizes(
+    async def test_large_chunks_and_those_of_unknown_sizes_are_sent_one_by_one(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         large = await uploads.start(size=SIZE, chunk_size=2 * MIB)
@@ -197,14 +197,14 @@ class TestARefusalOfARun:
         with pytest.raises(ChunkInvalid, match=r"\b0\b.*\b1: "):
             await uploads.put(endless, 0, data[: 2 * K], count=2)
 
-    async def test_comes_for_an_upload_that_has_ended(
+    async def test_chunks_of_an_ended_upload_are_refused(
         self, uploads: UploadServices, view: View, data: bytes
     ) -> None:
         await uploads.service.abort(view.upload.upload_id)
         with pytest.raises(UploadGone):
             await send(uploads, view, data, 0, 2)
 
-    async def test_for_a_full_budget_reads_nothing(
+    async def test_a_body_without_room_is_not_read(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         for _ in range(4):
@@ -228,7 +228,7 @@ class TestARunWhoseUploadEnds:
     def ended(
         self, uploads: UploadServices, view: View, data: bytes, end: Awaitable[object]
     ) -> Awaitable[object]:
-        """A run of 16 chunks behind the first eight of a part; half of it counts before *end*."""
+        """Send 16 chunks after the first eight of a part; half of them count before *end*."""
 
         async def body() -> AsyncIterator[bytes]:
             yield ranged(data, 8, 8)
@@ -244,7 +244,7 @@ class TestARunWhoseUploadEnds:
         now = await uploads.service.status(view.upload.upload_id)
         return int(now.fields["received_chunks"]) == chunks
 
-    async def test_by_an_abort_is_refused_and_leaves_nothing(
+    async def test_chunks_of_an_upload_that_is_aborted_meanwhile_leave_no_bytes(
         self, uploads: UploadServices, view: View, data: bytes, server: EmbeddedServer
     ) -> None:
         await send(uploads, view, data, 0, 8)
@@ -254,7 +254,7 @@ class TestARunWhoseUploadEnds:
             assert server.ask("KEYS", f"upload:*:{kind}:*") == []
         assert await uploads.lifecycle.records.budget.used() == 0
 
-    async def test_by_a_failure_is_refused_and_earlier_chunks_count(
+    async def test_chunks_before_a_failure_count_after_a_resume(
         self, uploads: UploadServices, view: View, data: bytes
     ) -> None:
         await send(uploads, view, data, 0, 8)
@@ -270,7 +270,7 @@ class TestARunWhoseUploadEnds:
 
 
 class TestALossOfRedis:
-    async def test_before_a_run_is_repaired(
+    async def test_chunks_after_a_loss_of_redis_rebuild_the_state(
         self, uploads: UploadServices, view: View, data: bytes, server: EmbeddedServer
     ) -> None:
         await send(uploads, view, data, 0, 32)
@@ -280,7 +280,7 @@ class TestALossOfRedis:
         await uploads.work()
         assert await uploads.content(view) == data[:SIZE]
 
-    async def test_in_the_middle_of_a_run_is_reported(
+    async def test_a_loss_of_redis_between_chunks_raises_chunk_lost(
         self, uploads: UploadServices, view: View, data: bytes, server: EmbeddedServer
     ) -> None:
         async def body() -> AsyncIterator[bytes]:
@@ -299,10 +299,10 @@ class TestALossOfRedis:
         assert await uploads.content(view) == data[:SIZE]
 
     @pytest.mark.parametrize("count", [1, 2])
-    async def test_while_chunks_come_again_is_reported(
+    async def test_a_loss_of_redis_while_chunks_are_repeated_raises_chunk_lost(
         self, uploads: UploadServices, view: View, data: bytes, server: EmbeddedServer, count: int
     ) -> None:
-        """They were here when the request began, so their bytes were only compared."""
+        """They had been received before the request, so their bytes were only compared."""
         await send(uploads, view, data, 0, 2)
         id = view.upload.upload_id
 
@@ -320,7 +320,9 @@ class TestALossOfRedis:
 
 
 class TestARunOverHttp:
-    async def test_is_one_request(self, client: httpx.AsyncClient, data: bytes) -> None:
+    async def test_one_request_sends_several_chunks(
+        self, client: httpx.AsyncClient, data: bytes
+    ) -> None:
         upload = await start(client, size=SIZE, chunk_size=K)
         path = f"{ROOT}/{upload['upload_id']}/chunks"
         for first, count in ((0, 32), (32, 13)):
@@ -333,7 +335,7 @@ class TestARunOverHttp:
         assert answer.json()["received_chunks"] == 45
         assert (await finished(client, upload))["status"] == "COMPLETED"
 
-    async def test_with_a_truncated_body_counts_whole_chunks(
+    async def test_whole_chunks_of_a_truncated_request_count(
         self, app: FastAPI, client: httpx.AsyncClient, data: bytes
     ) -> None:
         upload = await start(client, size=SIZE, chunk_size=K)
@@ -356,7 +358,7 @@ class TestARunOverHttp:
             await eventually_async(counted)
 
     @pytest.mark.parametrize("count", ["0", "129", "-1", "x", "1.5", ""])
-    async def test_with_an_impossible_count_is_refused(
+    async def test_an_impossible_count_is_refused(
         self, client: httpx.AsyncClient, count: str
     ) -> None:
         upload = await start(client, size=SIZE, chunk_size=K)

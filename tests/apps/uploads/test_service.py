@@ -1,4 +1,4 @@
-"""Uploads from the first chunk to the finished object, and every way in which they can go wrong."""
+"""Uploads from the first chunk to the finished object, and how they can fail."""
 
 from collections.abc import AsyncIterator
 from hashlib import sha256, sha512
@@ -42,7 +42,7 @@ C = 4 * MIB
 
 class TestAFile:
     @pytest.mark.parametrize("size", [1, C - 1, C, C + 1, 2 * C, 2 * C + 1, 4 * C])
-    async def test_of_any_size_comes_back_as_it_was_sent(
+    async def test_a_file_of_any_size_comes_back_as_it_was_sent(
         self, uploads: UploadServices, data: bytes, size: int
     ) -> None:
         view = await uploads.start(size=size)
@@ -51,13 +51,13 @@ class TestAFile:
         assert await uploads.status(view) is Status.COMPLETED
         assert await uploads.content(view) == data[:size]
 
-    async def test_of_no_bytes_is_completed_by_itself(self, uploads: UploadServices) -> None:
+    async def test_an_empty_file_is_completed_at_its_start(self, uploads: UploadServices) -> None:
         view = await uploads.start(size=0)
         await uploads.work()
         assert await uploads.status(view) is Status.COMPLETED
         assert await uploads.content(view) == b""
 
-    async def test_may_come_in_any_order_with_equal_chunks(self, uploads: UploadServices) -> None:
+    async def test_equal_chunks_may_arrive_in_any_order(self, uploads: UploadServices) -> None:
         data = b"same" * (C // 4) * 5
         view = await uploads.start(size=len(data))
         for number in (4, 0, 3, 1, 2):
@@ -65,7 +65,7 @@ class TestAFile:
         await uploads.work()
         assert await uploads.content(view) == data
 
-    async def test_of_unknown_size_ends_with_its_last_chunk(
+    async def test_a_file_of_unknown_size_ends_with_its_last_chunk(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=None)
@@ -75,7 +75,7 @@ class TestAFile:
         await uploads.work()
         assert await uploads.content(view) == data
 
-    async def test_of_unknown_size_is_completed_when_somebody_says_so(
+    async def test_a_file_of_unknown_size_ends_with_complete(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=None)
@@ -86,7 +86,7 @@ class TestAFile:
         await uploads.work()
         assert await uploads.content(view) == data[: 3 * C]
 
-    async def test_of_unknown_size_may_end_with_an_empty_chunk(
+    async def test_a_file_of_unknown_size_may_end_with_an_empty_chunk(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=None)
@@ -95,7 +95,7 @@ class TestAFile:
         await uploads.work()
         assert await uploads.content(view) == data[:C]
 
-    async def test_has_a_row_an_event_and_a_state_that_agree(
+    async def test_the_row_the_event_and_the_state_of_a_file_agree(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=len(data), connector_id="c1")
@@ -113,7 +113,7 @@ class TestAFile:
 
     @pytest.mark.parametrize("algorithm", list(Algorithm))
     @pytest.mark.parametrize("size", [C + 1, 4 * C])
-    async def test_is_compared_with_its_checksum(
+    async def test_a_file_is_compared_with_its_checksum(
         self, uploads: UploadServices, data: bytes, algorithm: Algorithm, size: int
     ) -> None:
         for sent, ends in ((data, Status.COMPLETED), (data[::-1], Status.FAILED)):
@@ -135,7 +135,7 @@ class TestAFile:
 
 
 class TestStarting:
-    async def test_again_under_the_same_name_is_the_same_upload(
+    async def test_the_same_idempotency_key_returns_the_same_upload(
         self, uploads: UploadServices
     ) -> None:
         new = NewUpload(name="a", size=5)
@@ -148,13 +148,13 @@ class TestStarting:
         assert not existed
         assert other.upload.upload_id != first.upload.upload_id
 
-    async def test_with_parts_above_a_quarter_of_the_budget_is_refused(
+    async def test_parts_above_a_quarter_of_the_budget_are_refused(
         self, uploads: UploadServices
     ) -> None:
         with pytest.raises(PartTooLarge):
             await uploads.start(chunk_size=17 * MIB)
 
-    async def test_above_the_quota_of_its_key_is_refused(
+    async def test_an_upload_above_the_quota_of_its_key_is_refused(
         self, server: EmbeddedServer, ledger: Ledger, tmp_path: Path
     ) -> None:
         options = UploadsOptions(directory=tmp_path / "o", open_per_key=2, bytes_per_key=100)
@@ -169,7 +169,7 @@ class TestStarting:
 
 
 class TestAChunk:
-    async def test_sent_again_is_a_duplicate_before_and_after_it_was_stored(
+    async def test_a_repeated_chunk_is_a_duplicate_before_and_after_it_was_stored(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -184,14 +184,14 @@ class TestAChunk:
         with pytest.raises(ChunkDiffers):
             await uploads.put(view, 0, data[C : 2 * C])
 
-    async def test_that_is_cut_never_counts(self, uploads: UploadServices, data: bytes) -> None:
+    async def test_a_cut_chunk_never_counts(self, uploads: UploadServices, data: bytes) -> None:
         view = await uploads.start(size=len(data))
         with pytest.raises(ChunkCut):
             await uploads.put(view, 0, data[: C - 1], length=C)
         assert (await uploads.service.missing(view.upload.upload_id))[0] == Range(0, 4)
         await uploads.put(view, 0, data[:C])
 
-    async def test_whose_sender_leaves_is_dropped(
+    async def test_a_chunk_whose_client_leaves_is_deleted(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -206,7 +206,7 @@ class TestAChunk:
             )
         assert server.ask("KEYS", "upload:*:staging:*") == []
 
-    async def test_with_more_bytes_than_announced_is_refused(
+    async def test_a_chunk_with_more_bytes_than_announced_is_refused(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -214,7 +214,9 @@ class TestAChunk:
             with pytest.raises(ChunkInvalid):
                 await uploads.put(view, 0, data[: C + 1], length=length)
 
-    async def test_is_compared_with_its_digest(self, uploads: UploadServices, data: bytes) -> None:
+    async def test_a_chunk_is_compared_with_its_digest(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
         view = await uploads.start(size=len(data))
         wrong = ContentDigest("sha-256", sha256(b"x").digest())
         with pytest.raises(DigestMismatch):
@@ -226,14 +228,14 @@ class TestAChunk:
             assert not (await uploads.put(view, number, chunk, digest=right)).duplicate
 
     @pytest.mark.parametrize("number", [-1, 5, 10**12])
-    async def test_of_a_number_that_there_is_not_is_refused(
+    async def test_a_chunk_number_beyond_the_file_is_refused(
         self, uploads: UploadServices, data: bytes, number: int
     ) -> None:
         view = await uploads.start(size=len(data))
         with pytest.raises(ChunkInvalid):
             await uploads.put(view, number, data[:C])
 
-    async def test_beyond_ten_thousand_parts_is_refused(
+    async def test_a_chunk_beyond_ten_thousand_parts_is_refused(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=None)
@@ -243,13 +245,11 @@ class TestAChunk:
             await uploads.put(view, 20_000, data[:C])
         assert await uploads.lifecycle.records.budget.used() == 0
 
-    async def test_of_an_upload_that_nobody_started_is_refused(
-        self, uploads: UploadServices
-    ) -> None:
+    async def test_a_chunk_of_an_unknown_upload_is_refused(self, uploads: UploadServices) -> None:
         with pytest.raises(UploadNotFound):
             await uploads.service.put_chunk("nobody", 0, in_pieces(b"x"), holder="key")
 
-    async def test_says_how_safe_it_is_and_waits_for_what_is_asked(
+    async def test_a_chunk_waits_for_the_requested_safety_and_reports_it(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -258,7 +258,7 @@ class TestAChunk:
             with pytest.raises(DurabilityUnavailable):
                 await uploads.put(view, 1, data[C : 2 * C], safety=wanted)
 
-    async def test_is_no_longer_called_safe_when_the_server_is_weakened(
+    async def test_the_reported_safety_follows_the_configuration_of_redis(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -277,10 +277,10 @@ class TestAChunk:
 
 
 class TestTheBudget:
-    async def test_refuses_a_new_part_and_says_what_has_room(
+    async def test_a_new_part_without_room_is_refused_with_the_chunks_that_have_room(
         self, uploads: UploadServices, data: bytes
     ) -> None:
-        """32 MiB for the owner: three parts and the half of a fourth are here."""
+        """The share is 32 MiB: three parts and half of a fourth were received."""
         view = await uploads.start(size=50 * MIB)
         for number in range(7):
             await uploads.put(view, number, data[:C])
@@ -294,7 +294,7 @@ class TestTheBudget:
 
 
 class TestAnEnd:
-    async def test_aborted_leaves_nothing(
+    async def test_an_aborted_upload_leaves_no_bytes(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer, options: UploadsOptions
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -312,7 +312,7 @@ class TestAnEnd:
             with pytest.raises(UploadGone):
                 await ask(view.upload.upload_id)
 
-    async def test_of_a_completed_one_can_t_be_undone(
+    async def test_a_completed_upload_can_not_be_aborted(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=C)
@@ -325,7 +325,7 @@ class TestAnEnd:
         with pytest.raises((UploadEnded, ChunkInvalid)):
             await uploads.put(view, 1, data[:C])
 
-    async def test_with_chunks_missing_is_refused(
+    async def test_complete_with_missing_chunks_is_refused(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -334,7 +334,7 @@ class TestAnEnd:
             await uploads.service.complete(view.upload.upload_id)
         assert refusal.value.missing == (Range(0, 1), Range(3, 4))
 
-    async def test_comes_by_itself_when_nobody_has_heard_of_it(
+    async def test_a_silent_upload_expires(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         view = await uploads.start(size=len(data))

@@ -1,4 +1,4 @@
-"""Bytes that nobody finishes do not keep their owner from sending, whatever the share."""
+"""Abandoned bytes do not keep their owner from sending, whatever its share."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -53,7 +53,7 @@ async def abandon_tail(uploads: UploadServices) -> View:
 
 @pytest.mark.parametrize("abandon", [abandon_chunk, abandon_tail])
 class TestAnAbandonedByte:
-    async def test_gives_way_to_a_part_of_its_owner(
+    async def test_an_abandoned_part_gives_way_to_another_of_its_owner(
         self, uploads: UploadServices, clock: ManualClock, abandon: Abandon
     ) -> None:
         left = await abandon(uploads)
@@ -72,7 +72,7 @@ class TestAnAbandonedByte:
         await uploads.work()
         assert await uploads.content(left) == bytes(P)
 
-    async def test_stays_where_nobody_needs_its_room(
+    async def test_an_abandoned_part_stays_while_nobody_needs_its_room(
         self, uploads: UploadServices, clock: ManualClock, abandon: Abandon
     ) -> None:
         await abandon(uploads)
@@ -81,7 +81,7 @@ class TestAnAbandonedByte:
         await uploads.put(small, 0, bytes(MIB))
         assert await uploads.lifecycle.records.budget.used() == MIB + len(FEW)
 
-    async def test_stays_where_a_part_of_another_owner_needs_room(
+    async def test_an_abandoned_part_does_not_give_way_to_other_owners(
         self, uploads: UploadServices, clock: ManualClock, abandon: Abandon
     ) -> None:
         await abandon(uploads)
@@ -93,7 +93,7 @@ class TestAnAbandonedByte:
         assert await uploads.lifecycle.records.budget.used() == P + len(FEW)
 
 
-async def test_a_whole_part_waits_for_the_store_however_long_that_takes(
+async def test_a_whole_part_never_gives_way_while_it_waits_for_the_object_store(
     uploads: UploadServices, clock: ManualClock
 ) -> None:
     whole, view = [await uploads.start(size=P, chunk_size=P) for _ in range(2)]
@@ -106,7 +106,7 @@ async def test_a_whole_part_waits_for_the_store_however_long_that_takes(
     await uploads.put(view, 0, bytes(P))
 
 
-async def test_a_whole_part_of_an_upload_that_has_failed_gives_way(
+async def test_a_whole_part_of_a_failed_upload_gives_way(
     uploads: UploadServices, clock: ManualClock
 ) -> None:
     failed, view = [await uploads.start(size=P, chunk_size=P) for _ in range(2)]
@@ -123,7 +123,7 @@ async def test_a_whole_part_of_an_upload_that_has_failed_gives_way(
     assert await uploads.content(failed) == bytes(P)
 
 
-async def test_as_many_abandoned_parts_give_way_as_are_needed_the_oldest_first(
+async def test_only_as_many_abandoned_parts_give_way_as_needed_oldest_first(
     uploads: UploadServices, clock: ManualClock
 ) -> None:
     left = [await uploads.start(size=2 * len(FEW), chunk_size=len(FEW)) for _ in range(20)]
@@ -151,8 +151,10 @@ async def test_no_slow_body_gives_way_if_an_abandoned_part_did(
     assert await budget.hold(slow, slow=True) is HoldAnswer.HELD
 
 
-async def test_nothing_is_dropped_in_vain(uploads: UploadServices, clock: ManualClock) -> None:
-    """The room of what is silent would not be enough for another part."""
+async def test_no_part_gives_way_if_that_would_not_be_enough(
+    uploads: UploadServices, clock: ManualClock
+) -> None:
+    """The room of all silent parts is not enough for the refused part."""
     few, most = await abandon_chunk(uploads), await uploads.start(size=6 * MIB, chunk_size=2 * MIB)
     await uploads.send(most, bytes(6 * MIB))
     clock.advance(uploads.service.options.body_lease * 5)

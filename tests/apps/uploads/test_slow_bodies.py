@@ -1,4 +1,4 @@
-"""Bodies that take longer than the room reserved for them lasts: no byte comes without room."""
+"""Bodies that take longer than their lease: no byte is stored without room."""
 
 import asyncio
 import hashlib
@@ -45,7 +45,7 @@ SENDINGS: dict[Sending, int] = {alone: 6 * MIB, together: MIB, appended: MIB, ch
 
 @pytest.fixture(params=list(SENDINGS), ids=["alone", "together", "appended", "checked"])
 def sending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Sending:
-    """One of them, by a server that says with each piece that it is alive."""
+    """One way to send, on a server that renews the lease with each piece."""
     monkeypatch.setattr("towpath.apps.uploads.room._UNHEARD", 0.0)
     monkeypatch.setattr("towpath.apps.uploads.appending._ROOM_WITHIN", 0.0)
     return request.param
@@ -59,7 +59,7 @@ async def halting(middle: Awaitable[None]) -> AsyncIterator[bytes]:
 
 
 class TestABodyWhoseRoomHasExpired:
-    async def test_has_room_again_before_more_of_it_counts(
+    async def test_a_body_with_an_expired_lease_reserves_room_before_it_continues(
         self, uploads: UploadServices, sending: Sending
     ) -> None:
         view = await uploads.start(size=SIZE, chunk_size=SENDINGS[sending])
@@ -72,7 +72,7 @@ class TestABodyWhoseRoomHasExpired:
         assert await budget.used() == 0
         assert await uploads.content(view) == bytes(SIZE)
 
-    async def test_is_refused_where_others_took_the_room(
+    async def test_a_body_with_an_expired_lease_is_refused_if_others_took_its_room(
         self, uploads: UploadServices, sending: Sending
     ) -> None:
         view = await uploads.start(size=SIZE, chunk_size=SENDINGS[sending])
@@ -89,13 +89,13 @@ class TestABodyWhoseRoomHasExpired:
 
 
 class TestABodyThatIsSlow:
-    """Whoever is refused wants the room of those who send too little."""
+    """A refused body gets the room of a slow one."""
 
     @pytest.fixture(autouse=True)
     def quickly(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("towpath.apps.uploads.room._HOLD_AFTER", 0.0003)
 
-    async def test_gives_way_and_its_bytes_are_gone_or_counted(
+    async def test_a_slow_body_gives_way_and_its_bytes_are_deleted_or_counted(
         self, uploads: UploadServices, sending: Sending, server: EmbeddedServer
     ) -> None:
         view = await uploads.start(size=SIZE, chunk_size=SENDINGS[sending])

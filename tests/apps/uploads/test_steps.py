@@ -1,9 +1,9 @@
 """A fault at every step of an upload: before and after each call of Redis, database and store.
 
-One upload goes through start, chunks, parts and completion, and each call is counted. Then it is
-done again and again: at call k the answer is lost, or the process dies, before or after the call
-had its effect. Whatever it is, a client that repeats what failed, a worker that is given the job
-again and the sweep bring it to its end: once, whole, and nothing left.
+One upload goes through start, chunks, parts and completion, and its calls are counted. Then it is
+repeated once for each call: the call is not made, its answer is lost, or the process dies before or
+after it. After each fault, a client that repeats what failed, a worker that gets the job again and
+the sweep complete the upload once, and leave nothing else behind.
 
 TOWPATH_UPLOAD_STEPS=all tries every kind of fault at each step, also at those that change little.
 """
@@ -56,7 +56,7 @@ STORE = ("put", "begin_multipart", "put_part", "complete", "abort", "head", "del
 
 
 class FaultKind(StrEnum):
-    """What happens at the call."""
+    """The fault at a call."""
 
     LOST_BEFORE = "the call is not made"
     LOST_AFTER = "the answer is lost"
@@ -65,11 +65,11 @@ class FaultKind(StrEnum):
 
 
 class Died(BaseException):
-    """The process is dead: nothing of it goes on, not even what it does at its end."""
+    """The process is dead: not even its cleanup runs."""
 
 
 class CallFaults:
-    """Counts calls, and lets one go wrong."""
+    """Counts calls, and plants a fault in one of them."""
 
     now: ClassVar["CallFaults"]
 
@@ -97,7 +97,7 @@ class CallFaults:
 
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> CallFaults:
-    """Every call goes through it; and parts are small, so that a run takes no time."""
+    """Plants faults in all calls; parts are small, so that a run is quick."""
     monkeypatch.setattr(model, "LEAST_PART", 2 * C)
     monkeypatch.setattr(port, "LEAST_PART", C)
     monkeypatch.setattr(ingest, "_STAGED_AT_ONCE", C // 2)
@@ -131,7 +131,7 @@ def options(tmp_path: Path) -> UploadsOptions:
 
 
 class UploadRun:
-    """A client, a server and a worker, each of which does again what failed."""
+    """A client, a server and a worker, which repeat what failed."""
 
     def __init__(
         self, uploads: UploadServices, faults: CallFaults, data: bytes, sends: Sequence[range]
@@ -139,7 +139,7 @@ class UploadRun:
         self.uploads, self.faults, self.data, self.sends = uploads, faults, data, sends
 
     async def again(self, do: Callable[[], Awaitable[Any]]) -> Any:
-        """Do it until it works: the fault is there once."""
+        """Call *do* until it succeeds: the fault occurs once."""
         for _ in range(3):
             try:
                 return await do()
@@ -148,7 +148,7 @@ class UploadRun:
         return await do()
 
     async def upload(self, name: str) -> str:
-        """An upload from its start to its end."""
+        """Upload a file from its start to its end."""
         service = self.uploads.service
         checksum = Checksum.of(Algorithm.CRC32C, [self.data])
         new = NewUpload(name=name, size=len(self.data), chunk_size=C, checksum=checksum)
@@ -193,7 +193,7 @@ class UploadRun:
                     await engine.complete(lease)
 
     async def check(self, upload: str, server: EmbeddedServer) -> None:
-        """It is completed, once, with the right bytes, and nothing is left."""
+        """Check that the upload was completed once with the right bytes, and left nothing else."""
         view = await self.uploads.service.status(upload)
         assert view.status is Status.COMPLETED
         assert await self.uploads.content(view) == self.data

@@ -1,4 +1,4 @@
-"""The sweep: what each step leaves behind when it is the last one of its process."""
+"""The sweep repairs what a process leaves behind that dies after any step."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -82,8 +82,8 @@ OCCUPIED: dict[str, Occupation] = {
 
 
 async def orphan_goes_with_its_upload(uploads: UploadServices, data: bytes, *, known: bool) -> None:
-    """The store began two multipart uploads and its replies were lost; *known*: and a third, which
-    was written down. Another one comes after the upload was aborted.
+    """The object store began two multipart uploads whose replies were lost; with *known*, also a
+    third, which is in the row. Another one is begun after the upload was aborted.
     """
     view, other = await uploads.start(size=len(data)), await uploads.start(size=len(data))
     await uploads.send(other, data[: 2 * C])
@@ -110,7 +110,7 @@ async def multiparts(uploads: UploadServices) -> list[str]:
 
 
 class TestAStalledUpload:
-    async def test_between_its_chunk_and_its_job_goes_on(
+    async def test_an_upload_without_its_job_is_continued(
         self, uploads: UploadServices, data: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         view = await uploads.start(size=2 * C)
@@ -130,7 +130,7 @@ class TestAStalledUpload:
         await uploads.work()
         assert await uploads.content(view) == data[: 2 * C]
 
-    async def test_that_redis_has_lost_is_rebuilt_and_completed(
+    async def test_an_upload_that_redis_lost_is_rebuilt_and_completed(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         view = await uploads.start(size=4 * C)
@@ -142,7 +142,7 @@ class TestAStalledUpload:
         assert await uploads.content(view) == data[: 4 * C]
         assert len(await uploads.events()) == 1
 
-    async def test_whose_job_has_died_fails_and_can_be_resumed(
+    async def test_an_upload_whose_job_is_dead_fails_and_can_be_resumed(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=2 * C)
@@ -159,10 +159,10 @@ class TestAStalledUpload:
         assert await uploads.content(view) == data[: 2 * C]
 
     @pytest.mark.parametrize("occupied", OCCUPIED.values(), ids=OCCUPIED)
-    async def test_whose_job_s_id_is_occupied_is_completed(
+    async def test_an_upload_is_completed_though_a_foreign_job_has_its_job_id(
         self, uploads: UploadServices, data: bytes, occupied: Occupation
     ) -> None:
-        """Somebody who can guess the ids of internal jobs has made, ended or moved one."""
+        """A client that can guess the ids of internal jobs has submitted, ended or moved one."""
         view = await uploads.start(size=2 * C)
         upload = view.upload
         job = job_ref(UPLOADS, Work(upload.upload_id, upload.generation, 0, 0).id)
@@ -172,7 +172,7 @@ class TestAStalledUpload:
         await uploads.work()
         assert await uploads.content(view) == data[: 2 * C]
 
-    async def test_whose_job_s_id_somebody_holds_is_completed_after_that(
+    async def test_an_upload_is_completed_after_a_foreign_lease_of_its_job_id(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=2 * C)
@@ -187,7 +187,7 @@ class TestAStalledUpload:
         await uploads.work()
         assert await uploads.content(view) == data[: 2 * C]
 
-    async def test_without_its_bytes_is_missing_them_again(
+    async def test_chunks_without_bytes_are_missing_again(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -197,7 +197,7 @@ class TestAStalledUpload:
         fields, _ = await uploads.lifecycle.records.state(view.upload.upload_id).look()
         assert fields["received_chunks"] == "0"
 
-    async def test_with_recent_activity_is_left_alone(
+    async def test_an_upload_with_recent_activity_is_not_changed(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=2 * C)
@@ -210,7 +210,7 @@ class TestAStalledUpload:
 
 
 class TestAnAbandonedUpload:
-    async def test_by_its_client_expires_and_leaves_nothing(
+    async def test_an_abandoned_upload_expires_and_leaves_no_bytes(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -227,7 +227,7 @@ class TestAnAbandonedUpload:
         assert await uploads.lifecycle.records.budget.used() == 0
         assert (await uploads.service.sweeping.once(older=ZERO)).deleted == 0
 
-    async def test_while_it_had_failed_expires_too(
+    async def test_a_failed_upload_expires_too(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -239,7 +239,7 @@ class TestAnAbandonedUpload:
         assert (await uploads.service.sweeping.once()).expired == 1
         assert await multiparts(uploads) == []
 
-    async def test_while_the_store_was_away_is_removed_when_it_is_back(
+    async def test_bytes_of_an_expired_upload_are_deleted_once_the_store_is_back(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -254,10 +254,10 @@ class TestAnAbandonedUpload:
         assert (await uploads.service.sweeping.once(older=ZERO)).deleted == 1
         assert await multiparts(uploads) == []
 
-    async def test_that_was_completed_in_the_store_afterwards_is_removed(
+    async def test_an_object_completed_after_the_abort_is_deleted(
         self, uploads: UploadServices, data: bytes
     ) -> None:
-        """A worker that dies between the object and the row, while somebody aborts."""
+        """A worker dies between the object and the row while the upload is aborted."""
         view = await uploads.start(size=C)
         await uploads.send(view, data[:C])
         await uploads.service.abort(view.upload.upload_id)
@@ -269,12 +269,12 @@ class TestAnAbandonedUpload:
 
 class TestAnOrphan:
     @pytest.mark.parametrize("known", [False, True])
-    async def test_of_a_lost_reply_goes_with_its_upload(
+    async def test_a_multipart_upload_of_a_lost_reply_is_aborted_with_its_upload(
         self, uploads: UploadServices, data: bytes, *, known: bool
     ) -> None:
         await orphan_goes_with_its_upload(uploads, data, known=known)
 
-    async def test_is_aborted_in_the_store_and_others_are_not(
+    async def test_only_multipart_uploads_without_an_upload_are_aborted(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -290,7 +290,7 @@ class TestAnOrphan:
         await uploads.work()
         assert await uploads.content(view) == data
 
-    async def test_waits_while_the_store_is_away(self, uploads: UploadServices) -> None:
+    async def test_orphans_wait_while_the_store_is_away(self, uploads: UploadServices) -> None:
         class AwayStore:
             async def list_multiparts(self) -> Any:
                 raise StoreUnreachable("no answer")
@@ -300,8 +300,10 @@ class TestAnOrphan:
         sweep._stores = lambda: [cast("ObjectStore", AwayStore())]  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         assert (await sweep.once()).troubles == 1
 
-    async def test_in_the_budget_is_released(self, uploads: UploadServices, data: bytes) -> None:
-        """A worker that dies between the part and its room."""
+    async def test_room_of_a_stored_part_is_released(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
+        """A worker dies between storing a part and releasing its room."""
         view = await uploads.start(size=len(data))
         budget, id = uploads.lifecycle.records.budget, view.upload.upload_id
         lease = BodyLease("body", id, 2, "key", extent=C, own=C, stays=True)
@@ -313,10 +315,10 @@ class TestAnOrphan:
         assert (await uploads.service.sweeping.once()).released == 1
         assert await budget.used() == C
 
-    async def test_of_bytes_without_room_is_counted(
+    async def test_bytes_without_a_reservation_are_counted(
         self, uploads: UploadServices, data: bytes
     ) -> None:
-        """A server that dies between the place of a chunk and its room."""
+        """A server dies between placing a chunk and ending its lease."""
         view = await uploads.start(size=len(data))
         await uploads.put(view, 0, data[:C])
         budget = uploads.lifecycle.records.budget
@@ -327,7 +329,9 @@ class TestAnOrphan:
 
 
 class TestSeveralServers:
-    async def test_take_turns_and_all_know_what_was_counted(self, uploads: UploadServices) -> None:
+    async def test_servers_take_turns_and_share_the_count_of_waiting_chunks(
+        self, uploads: UploadServices
+    ) -> None:
         turns = uploads.lifecycle.records.turns
         assert await turns.take("a", lasts=seconds(60)) == (True, 0)
         await turns.note(7)
@@ -335,10 +339,10 @@ class TestSeveralServers:
         assert await turns.take("a", lasts=seconds(60)) == (True, 7)
 
 
-async def test_after_everything_only_what_is_known_remains(
+async def test_after_all_uploads_have_ended_only_fixed_keys_remain(
     uploads: UploadServices, data: bytes, server: EmbeddedServer, options: UploadsOptions
 ) -> None:
-    """With all uploads ended and the clock past all windows, no key remains but fixed ones."""
+    """All uploads have ended, and all expiries have passed."""
     done, aborted = await uploads.start(size=len(data)), await uploads.start(size=len(data))
     await uploads.send(done, data)
     await uploads.work()

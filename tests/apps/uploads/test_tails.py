@@ -1,4 +1,4 @@
-"""Bytes of a chunk that came in part: once the chunk is here otherwise, they take no memory."""
+"""Tails, the bytes of incomplete chunks, are deleted once their chunk arrives in another way."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ def staged(server: EmbeddedServer) -> object:
 
 class TestATail:
     @pytest.mark.parametrize("count", [1, 4])
-    async def test_goes_when_its_chunk_is_put(
+    async def test_a_tail_is_deleted_when_its_chunk_is_put(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer, count: int
     ) -> None:
         size = C // count
@@ -43,7 +43,7 @@ class TestATail:
         await uploads.put(view, 0, data[:C], count=count)
         assert staged(server) == []
 
-    async def test_goes_when_a_body_with_a_checksum_ends_its_chunk(
+    async def test_a_tail_is_deleted_when_a_body_with_a_checksum_ends_its_chunk(
         self, uploads: UploadServices, view: View, data: bytes, server: EmbeddedServer
     ) -> None:
         await append(uploads, view, 0, in_pieces(data[:5]))
@@ -56,7 +56,7 @@ class TestATail:
         assert await uploads.content(view) == data
 
     @pytest.mark.parametrize("end", [MIB + 5, C, C + 5])
-    async def test_goes_when_its_chunk_was_put_before_its_first_byte_came(
+    async def test_no_tail_is_left_of_a_chunk_that_was_put_meanwhile(
         self, uploads: UploadServices, view: View, data: bytes, server: EmbeddedServer, end: int
     ) -> None:
         async def body() -> AsyncIterator[bytes]:

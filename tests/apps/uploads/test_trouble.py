@@ -1,4 +1,4 @@
-"""Uploads when the store is in trouble, Redis is lost, or two do the same at once."""
+"""Uploads during errors of the object store, losses of Redis, and concurrent requests."""
 
 import asyncio
 from typing import Any, cast
@@ -21,10 +21,10 @@ from towpath.errors import ServerUnreachable
 C = 4 * MIB
 
 
-async def test_a_server_too_slow_to_tell_those_who_watch_refuses_no_chunk(
+async def test_a_slow_publish_refuses_no_chunk(
     uploads: UploadServices, server: EmbeddedServer
 ) -> None:
-    """The chunk counts by then: an error would say that it may not."""
+    """The chunk counts already: an error would say that it may not."""
     view = await uploads.start(size=C)
     server.pause()
     try:
@@ -34,7 +34,7 @@ async def test_a_server_too_slow_to_tell_those_who_watch_refuses_no_chunk(
 
 
 class TestAStoreInTrouble:
-    async def test_is_tried_again_then_the_upload_fails_and_can_be_resumed(
+    async def test_temporary_errors_of_the_store_are_retried_before_the_upload_fails(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -52,7 +52,7 @@ class TestAStoreInTrouble:
         assert await uploads.content(view) == data
 
     @pytest.mark.parametrize("call", ["begin_multipart", "put_part", "complete"])
-    async def test_that_refuses_for_good_fails_the_upload_at_once(
+    async def test_a_permanent_error_of_the_store_fails_the_upload_at_once(
         self, uploads: UploadServices, data: bytes, call: str
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -70,7 +70,7 @@ class TestAStoreInTrouble:
     @pytest.mark.parametrize(
         ("call", "size"), [("put", C), ("put_part", 4 * C), ("complete", 4 * C)]
     )
-    async def test_at_the_last_attempt_fails_the_upload(
+    async def test_an_error_at_the_last_attempt_fails_the_upload(
         self, uploads: UploadServices, data: bytes, call: str, size: int
     ) -> None:
         view = await uploads.start(size=size)
@@ -82,7 +82,7 @@ class TestAStoreInTrouble:
     @pytest.mark.parametrize(
         ("call", "size"), [("put", C), ("put_part", 4 * C), ("complete", 4 * C)]
     )
-    async def test_whose_answer_is_lost_after_success_does_the_same_again(
+    async def test_a_call_of_the_store_with_a_lost_answer_is_repeated(
         self, uploads: UploadServices, data: bytes, call: str, size: int
     ) -> None:
         view = await uploads.start(size=size)
@@ -98,7 +98,7 @@ class TestAStoreInTrouble:
 
 
 class TestBytesInOrder:
-    """Of an upload that has failed in the middle of a chunk."""
+    """The upload has failed in the middle of a chunk."""
 
     @pytest.fixture
     async def view(self, uploads: UploadServices, data: bytes) -> View:
@@ -107,7 +107,7 @@ class TestBytesInOrder:
         await uploads.lifecycle.fail(view.upload.upload_id, 1, "the store gave no answer")
         return view
 
-    async def test_are_refused_until_it_is_resumed(
+    async def test_bytes_for_a_failed_upload_are_refused_until_it_is_resumed(
         self, uploads: UploadServices, data: bytes, view: View
     ) -> None:
         with pytest.raises(UploadFailed):
@@ -117,17 +117,17 @@ class TestBytesInOrder:
         await uploads.work()
         assert await uploads.content(view) == data
 
-    async def test_that_were_acknowledged_are_there_when_it_is_resumed(
+    async def test_acknowledged_bytes_are_there_after_a_resume(
         self, uploads: UploadServices, data: bytes, view: View, server: EmbeddedServer
     ) -> None:
         position = await Appending(uploads.service).look(view.upload.upload_id)
         assert position.offset == C + 5
         assert len(cast("list[str]", server.ask("KEYS", "upload:*:staging:*"))) == 1
 
-    async def test_are_told_when_their_bytes_went_meanwhile(
+    async def test_a_client_that_continues_after_a_loss_gets_the_offset(
         self, uploads: UploadServices, data: bytes, view: View, server: EmbeddedServer
     ) -> None:
-        """Whoever goes on from what he knows hears where it goes on."""
+        """The refusal has the offset from which to continue."""
         for key in cast("list[str]", server.ask("KEYS", "upload:*:staging:*")):
             server.ask("DEL", key)
         await uploads.service.resume(view.upload.upload_id)
@@ -142,7 +142,7 @@ async def append(uploads: UploadServices, view: View, size: int, data: bytes, *,
 
 
 class TestALossOfRedis:
-    async def test_goes_on_from_the_row_and_the_store_s_list_of_parts(
+    async def test_an_upload_is_rebuilt_from_its_row_and_the_list_of_parts(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -156,7 +156,7 @@ class TestALossOfRedis:
         assert await uploads.content(view) == data
         assert len(await uploads.events()) == 1
 
-    async def test_is_noticed_by_the_next_chunk(
+    async def test_the_next_chunk_notices_a_loss_of_redis(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         view = await uploads.start(size=2 * C)
@@ -168,10 +168,10 @@ class TestALossOfRedis:
         await uploads.work()
         assert await uploads.content(view) == data[: 2 * C]
 
-    async def test_between_completion_and_row_is_found_at_the_store(
+    async def test_an_object_completed_before_a_loss_of_redis_is_found(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
-        """The store has completed, its answer is lost, Redis is empty: the object is not lost."""
+        """The object was completed, the answer was lost, and Redis is empty."""
         view = await uploads.start(size=len(data))
         await uploads.send(view, data)
         uploads.faults.after["complete"] = StoreUnreachable("no answer in time")
@@ -185,7 +185,9 @@ class TestALossOfRedis:
 
 
 class TestCompletion:
-    async def test_by_two_at_once_happens_once(self, uploads: UploadServices, data: bytes) -> None:
+    async def test_concurrent_completions_happen_once(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
         view = await uploads.start(size=len(data))
         await uploads.send(view, data)
         await uploads.work(parts_only=True)
@@ -194,7 +196,7 @@ class TestCompletion:
         assert await uploads.content(view) == data
         assert len(await uploads.events()) == 1
 
-    async def test_that_redis_never_heard_of_is_told_by_the_next_delivery(
+    async def test_the_next_delivery_writes_a_missing_completion_to_redis(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         view = await uploads.start(size=C)
@@ -207,7 +209,7 @@ class TestCompletion:
         await uploads.work()
         assert server.ask("HGET", key, "status") == b"COMPLETED"
 
-    async def test_of_an_upload_that_was_aborted_meanwhile_leaves_no_object(
+    async def test_a_completion_after_an_abort_leaves_no_object(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=len(data))
@@ -227,7 +229,7 @@ class TestCompletion:
 
 
 class TestAnUploadWhoseResumptionWasCut:
-    """The row says that it goes on, and Redis was not told: whoever looks at it finishes that."""
+    """The row is resumed and Redis is not changed yet: the next request finishes the resume."""
 
     @pytest.fixture(params=["revive", "open"])
     async def cut(
@@ -237,7 +239,7 @@ class TestAnUploadWhoseResumptionWasCut:
         data: bytes,
         monkeypatch: pytest.MonkeyPatch,
     ) -> View:
-        """One of three parts is stored, and a chunk of the second is in Redis."""
+        """An upload of three parts: one is stored, and a chunk of the second is in Redis."""
         view = await uploads.start(size=len(data))
         await uploads.send(view, data[: 3 * C])
         await uploads.work()
@@ -263,7 +265,7 @@ class TestAnUploadWhoseResumptionWasCut:
         assert (row.status, row.generation) == (Status.UPLOADING, 2)
         return view
 
-    async def test_goes_on_for_a_client_of_tus(
+    async def test_an_interrupted_resume_is_finished_for_a_tus_client(
         self, uploads: UploadServices, cut: View, data: bytes
     ) -> None:
         appending = Appending(uploads.service)
@@ -276,7 +278,7 @@ class TestAnUploadWhoseResumptionWasCut:
         await uploads.work()
         assert await uploads.content(cut) == data
 
-    async def test_goes_on_for_a_client_that_sends_chunks(
+    async def test_an_interrupted_resume_is_finished_for_a_client_that_sends_chunks(
         self, uploads: UploadServices, cut: View, data: bytes
     ) -> None:
         assert await uploads.status(cut) in (Status.PENDING, Status.UPLOADING)
@@ -286,7 +288,7 @@ class TestAnUploadWhoseResumptionWasCut:
         await uploads.work()
         assert await uploads.content(cut) == data
 
-    async def test_goes_on_by_the_sweep(
+    async def test_the_sweep_finishes_an_interrupted_resume(
         self, uploads: UploadServices, cut: View, data: bytes
     ) -> None:
         await uploads.service.sweeping.once()

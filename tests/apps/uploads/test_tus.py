@@ -1,4 +1,4 @@
-"""tus 1.0 over HTTP: uploads that go on, every refusal with its status, and what is spoken."""
+"""tus 1.0 over HTTP: resumed uploads, the status of every refusal, and the protocol itself."""
 
 import asyncio
 import base64
@@ -36,13 +36,15 @@ from towpath.web.limits import DEFAULTS
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body in the midst of which there is no room waits longer than any test."""
+    """Let a body without room for its next part wait longer than any test."""
     monkeypatch.setattr("towpath.apps.uploads.appending._ROOM_WITHIN", 2 * HANGS)
 
 
 class TestAnUpload:
-    async def test_goes_on_from_where_it_is(self, tus: httpx.AsyncClient, data: bytes) -> None:
-        """Bodies of any size: they end in the middle of chunks, and span several."""
+    async def test_bodies_of_any_size_continue_at_the_offset(
+        self, tus: httpx.AsyncClient, data: bytes
+    ) -> None:
+        """The bodies end in the middle of chunks, and span several."""
         metadata = encoded(filename="ä.pdf", filetype="application/pdf", note="")
         path = await create(tus, len(data), Upload_Metadata=metadata)
         at = 0
@@ -60,7 +62,9 @@ class TestAnUpload:
         row = (await tus.get(f"/api/v1/uploads/{path.rpartition('/')[2]}")).json()
         assert (row["name"], row["mime_type"]) == ("ä.pdf", "application/pdf")
 
-    async def test_may_begin_with_its_creation(self, tus: httpx.AsyncClient, data: bytes) -> None:
+    async def test_the_creation_may_have_the_first_bytes(
+        self, tus: httpx.AsyncClient, data: bytes
+    ) -> None:
         headers = BODY | {"Upload-Length": "9"}
         answer = await tus.post("/files", content=b"12345", headers=headers)
         assert (answer.status_code, answer.headers["Upload-Offset"]) == (201, "5")
@@ -76,7 +80,7 @@ class TestAnUpload:
             ("x", "application/octet-stream"),
         ],
     )
-    async def test_keeps_the_type_that_its_client_tells(
+    async def test_an_upload_has_the_media_type_of_its_metadata(
         self, tus: httpx.AsyncClient, told: str, kept: str
     ) -> None:
         path = await create(tus, 3, Upload_Metadata=encoded(filetype=told))
@@ -85,13 +89,13 @@ class TestAnUpload:
         answer = await tus.get(f"/api/v1/uploads/{path.rpartition('/')[2]}/content")
         assert answer.headers["content-type"] == kept
 
-    async def test_may_be_empty(self, tus: httpx.AsyncClient) -> None:
+    async def test_an_upload_may_be_empty(self, tus: httpx.AsyncClient) -> None:
         path = await create(tus, 0)
         assert await offset_of(tus, path) == 0
         assert await content(tus, path) == b""
 
     @pytest.mark.parametrize("size", [0, 5, P, P + 5])
-    async def test_may_tell_its_length_later(
+    async def test_the_length_may_be_given_later(
         self, tus: httpx.AsyncClient, data: bytes, size: int
     ) -> None:
         path = await create(tus)
@@ -106,11 +110,13 @@ class TestAnUpload:
         assert (end.status_code, end.headers["Upload-Offset"]) == (204, str(size))
         assert await content(tus, path) == data[:size]
 
-    async def test_under_the_same_idempotency_key_is_the_same(self, tus: httpx.AsyncClient) -> None:
+    async def test_the_same_idempotency_key_returns_the_same_upload(
+        self, tus: httpx.AsyncClient
+    ) -> None:
         first = await create(tus, 5, Idempotency_Key="one")
         assert await create(tus, 5, Idempotency_Key="one") == first
 
-    async def test_needs_a_key_with_the_scope(self, app: FastAPI) -> None:
+    async def test_tus_needs_a_key_with_the_scope(self, app: FastAPI) -> None:
         headers = TUS | {"Upload-Length": "5"}
         async with client_of(app) as nobody:
             assert (await nobody.post("/files", headers=headers)).status_code == 401
@@ -118,7 +124,7 @@ class TestAnUpload:
             answer = await reader.post("/files", headers=headers)
             assert (answer.status_code, answer.headers["Tus-Resumable"]) == (403, "1.0.0")
 
-    async def test_whose_redis_was_emptied_goes_on_from_the_store(
+    async def test_an_upload_continues_from_the_stored_parts_after_a_loss_of_redis(
         self, tus: httpx.AsyncClient, data: bytes, server: EmbeddedServer
     ) -> None:
         path = await create(tus, len(data))
@@ -139,13 +145,13 @@ class TestAnUpload:
 
 
 class TestTusRefuses:
-    async def test_another_version(self, tus: httpx.AsyncClient) -> None:
+    async def test_another_version_of_tus_is_refused(self, tus: httpx.AsyncClient) -> None:
         for version in ("0.2.2", ""):
             headers = {"Tus-Resumable": version, "Upload-Length": "5"}
             answer = await tus.post("/files", headers=headers)
             assert (answer.status_code, answer.headers["Tus-Version"]) == (412, "1.0.0")
 
-    async def test_an_invalid_creation(self, tus: httpx.AsyncClient) -> None:
+    async def test_an_invalid_creation_is_refused(self, tus: httpx.AsyncClient) -> None:
         for headers in (
             {},
             {"Upload-Length": "-1"},
@@ -168,7 +174,7 @@ class TestTusRefuses:
         answer = await tus.post("/files", headers={"Upload-Length": str(int(most) + 1)})
         assert answer.status_code == 413
 
-    async def test_invalid_bytes(self, tus: httpx.AsyncClient) -> None:
+    async def test_an_invalid_patch_is_refused(self, tus: httpx.AsyncClient) -> None:
         path = await create(tus, 9)
         assert (await patch(tus, path, 0, b"12345")).status_code == 204
         for offset in (0, 4, 6, 9):
@@ -190,7 +196,7 @@ class TestTusRefuses:
         answer = await tus.patch(path, content=endless(), headers=headers)
         assert answer.status_code == 413
 
-    async def test_an_unknown_or_ended_upload(self, tus: httpx.AsyncClient) -> None:
+    async def test_an_unknown_or_ended_upload_is_refused(self, tus: httpx.AsyncClient) -> None:
         assert (await tus.head("/files/nobody")).status_code == 404
         assert (await patch(tus, "/files/nobody", 0, b"x")).status_code == 404
         assert (await tus.delete("/files/nobody")).status_code == 404
@@ -206,10 +212,10 @@ class TestTusRefuses:
         assert (await patch(tus, done, 1, b"")).status_code == 204
         assert (await patch(tus, done, 0, b"y")).status_code == 409
 
-    async def test_for_a_full_share_and_counts_what_arrived(
+    async def test_bytes_before_a_full_share_count(
         self, app: FastAPI, tus: httpx.AsyncClient, data: bytes, patient: None
     ) -> None:
-        """Four uploads have a part each: there is no room of this owner's for a fifth."""
+        """Four uploads have a part each, so the share has no room for a fifth."""
         await pause(app)
         begun = [await create(tus, len(data)) for _ in range(4)]
         for path in begun:
@@ -221,7 +227,7 @@ class TestTusRefuses:
         assert (await tus.delete(begun[0])).status_code == 204
         assert (await patch(tus, path, 0, data[:5])).status_code == 204
 
-    async def test_no_head_while_others_resume_the_same_upload(
+    async def test_head_succeeds_while_others_resume_the_same_upload(
         self, app: FastAPI, tus: httpx.AsyncClient
     ) -> None:
         path = await create(tus, 5)
@@ -233,10 +239,10 @@ class TestTusRefuses:
         assert (await patch(tus, path, await offset_of(tus, path), b"45")).status_code == 204
         assert await content(tus, path) == b"12345"
 
-    async def test_not_a_body_that_stands_still_and_counts_what_came(
+    async def test_the_bytes_of_a_stalled_body_count(
         self, app: FastAPI, tus: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """408 would end the upload: clients don't repeat what is refused with 4xx."""
+        """After a 408 clients would give up: they do not repeat what is refused with 4xx."""
         quick = msgspec.structs.replace(DEFAULTS, body_within=seconds(0.2))
         monkeypatch.setattr("towpath.apps.uploads.http.tus.DEFAULTS", quick)
         path = await create(tus, P)
@@ -250,7 +256,7 @@ class TestTusRefuses:
         assert b"upload-offset: 7\r\n" in answer.lower()
 
     @pytest.mark.parametrize("checked", [False, True])
-    async def test_at_once_for_a_full_budget_and_goes_on_with_begun_parts(
+    async def test_a_full_budget_refuses_new_parts_and_takes_bytes_of_begun_ones(
         self, app: FastAPI, tus: httpx.AsyncClient, patient: None, *, checked: bool
     ) -> None:
         path, other = await create(tus, P), await create(tus, P)
@@ -266,7 +272,7 @@ class TestTusRefuses:
         assert (await patch(tus, path, 2, bytes(P - 2))).status_code == 204
         assert await content(tus, path) == b"12" + bytes(P - 2)
 
-    async def test_a_full_budget_before_the_body_comes(
+    async def test_a_full_budget_is_refused_before_the_body_is_read(
         self, app: FastAPI, tus: httpx.AsyncClient, patient: None
     ) -> None:
         path = await create(tus, P)
@@ -279,17 +285,17 @@ class TestTusRefuses:
             writer.close()
         assert answer.startswith(b"HTTP/1.1 503")
 
-    async def test_nothing_of_a_file_created_with_bytes_for_which_there_is_no_room(
+    async def test_a_creation_whose_bytes_have_no_room_still_succeeds(
         self, app: FastAPI, tus: httpx.AsyncClient, patient: None
     ) -> None:
-        """The upload is there, without its bytes: its client goes on with a PATCH."""
+        """The upload exists without bytes: its client continues with a PATCH."""
         await fill_budget(app)
         answer = await tus.post("/files", content=b"123", headers=BODY | {"Upload-Length": "3"})
         assert (answer.status_code, answer.headers["Upload-Offset"]) == (201, "0")
         path = urlsplit(answer.headers["Location"]).path
         assert (await patch(tus, path, 0, b"123")).status_code == 503
 
-    async def test_bytes_that_another_client_sent_first(
+    async def test_bytes_that_another_client_sent_first_are_refused(
         self, tus: httpx.AsyncClient, data: bytes
     ) -> None:
         path = await create(tus, len(data))
@@ -302,7 +308,7 @@ class TestTusRefuses:
 
 
 class TestTheProtocol:
-    async def test_is_described_to_clients_without_a_key(self, app: FastAPI) -> None:
+    async def test_the_protocol_is_described_to_clients_without_a_key(self, app: FastAPI) -> None:
         async with client_of(app) as stranger:
             answer = await stranger.options("/files")
             assert (answer.status_code, answer.headers["Tus-Version"]) == (204, "1.0.0")
@@ -311,7 +317,7 @@ class TestTheProtocol:
             assert (await stranger.options("/files/x")).status_code == 401
             assert (await stranger.options("/api/v1/uploads")).status_code == 401
 
-    async def test_names_uploads_by_absolute_addresses(self, tus: httpx.AsyncClient) -> None:
+    async def test_the_location_of_an_upload_is_absolute(self, tus: httpx.AsyncClient) -> None:
         tus.headers["Host"] = "files.example"
         headers = {"Upload-Concat": "partial", "Upload-Length": "3"}
         pieces: list[str] = []
@@ -323,7 +329,7 @@ class TestTheProtocol:
         assert final.headers["Location"].startswith("http://files.example/files/")
         assert await content(tus, urlsplit(final.headers["Location"]).path) == b"123123"
 
-    async def test_is_described_by_options(self, tus: httpx.AsyncClient) -> None:
+    async def test_options_describes_the_protocol(self, tus: httpx.AsyncClient) -> None:
         del tus.headers["Tus-Resumable"]
         answer = await tus.options("/files")
         assert (answer.status_code, answer.headers["Tus-Version"]) == (204, "1.0.0")
@@ -333,7 +339,7 @@ class TestTheProtocol:
         }  # fmt: skip
         assert "sha1" in answer.headers["Tus-Checksum-Algorithm"].split(",")
 
-    async def test_is_open_to_pages_of_other_origins(
+    async def test_pages_of_allowed_origins_may_use_tus(
         self, app: FastAPI, tus: httpx.AsyncClient
     ) -> None:
         asked = {
@@ -350,9 +356,7 @@ class TestTheProtocol:
         found = await tus.head(path, headers={"Origin": ORIGIN})
         assert "Upload-Offset" in found.headers["access-control-expose-headers"]
 
-    async def test_works_by_post_where_other_methods_can_t_be_sent(
-        self, tus: httpx.AsyncClient
-    ) -> None:
+    async def test_a_post_may_stand_for_another_method(self, tus: httpx.AsyncClient) -> None:
         path = await create(tus, 5)
         headers = BODY | {"Upload-Offset": "0", "X-HTTP-Method-Override": "PATCH"}
         answer = await tus.post(path, content=b"123", headers=headers)

@@ -1,4 +1,4 @@
-"""Clients of others, tuspy, aiotus and tus-js-client: interrupted, resumed, and in parallel."""
+"""The clients tuspy, aiotus and tus-js-client: interrupted, resumed, and in parallel."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ async def endpoint(app: FastAPI) -> AsyncIterator[str]:
 
 @pytest.fixture
 def key(tus: httpx.AsyncClient) -> str:
-    """The key of `tus`, which reads what the clients have sent."""
+    """The key of `tus`, with which tests read what the clients sent."""
     return tus.headers["X-API-Key"]
 
 
@@ -53,7 +53,7 @@ def path_of(url: str) -> str:
 
 @asynccontextmanager
 async def holding(endpoint: str, *, after: int) -> AsyncGenerator[tuple[asyncio.Event, str]]:
-    """A relay in front of *endpoint*, and its URL: of a large body *after* bytes go through."""
+    """A relay to *endpoint* that lets *after* bytes of a large body through, and its URL."""
     held, over = asyncio.Event(), asyncio.Event()
 
     async def pass_on(
@@ -99,7 +99,7 @@ class TestTuspy:
         return begun, uploader
 
     @pytest.mark.parametrize("checksum", [False, True])
-    async def test_is_interrupted_and_goes_on(
+    async def test_tuspy_resumes_after_an_interruption(
         self,
         endpoint: str,
         key: str,
@@ -116,7 +116,7 @@ class TestTuspy:
         assert begun == first.offset >= 7 * MIB
         assert await content(tus, path_of(second.url)) == data
 
-    async def test_is_told_that_its_key_is_wrong(self, endpoint: str, file: Path) -> None:
+    async def test_tuspy_reports_a_wrong_key(self, endpoint: str, file: Path) -> None:
         with pytest.raises(TusCommunicationError) as refused:
             await asyncio.to_thread(self.upload, endpoint, "tp_wrong", file)
         told: Any = refused.value
@@ -125,7 +125,7 @@ class TestTuspy:
 
 class TestAiotus:
     @pytest.mark.parametrize("parallel", [False, True])
-    async def test_sends_a_file(
+    async def test_aiotus_sends_a_file(
         self, endpoint: str, key: str, tus: httpx.AsyncClient, file: Path, data: bytes,
         *, parallel: bool,
     ) -> None:  # fmt: skip
@@ -165,10 +165,10 @@ class TestTusJsClient:
         await process.wait()
         return json.loads(said)
 
-    async def test_is_interrupted_and_goes_on(
+    async def test_tus_js_client_resumes_after_an_interruption(
         self, endpoint: str, key: str, tus: httpx.AsyncClient, file: Path, data: bytes
     ) -> None:
-        """In the middle of one request for the whole file: what came of it counts."""
+        """In the middle of one request for the whole file: the received bytes count."""
         told = {"key": key, "file": file}
         async with holding(endpoint, after=9 * MIB) as (held, url):
             process = await self.begin(**told, endpoint=f"{url}/files")
@@ -188,7 +188,7 @@ class TestTusJsClient:
         )
 
     async def has_come(self, tus: httpx.AsyncClient, path: str) -> bool:
-        """Some of the bytes, and never more than were let through."""
+        """Whether some bytes arrived, and no more than were let through."""
         found = await tus.head(path)
         assert found.status_code == 200, (path, found.status_code, found.headers)
         offset = int(found.headers["Upload-Offset"])
@@ -196,14 +196,14 @@ class TestTusJsClient:
         return offset > 0
 
     @pytest.mark.parametrize("chunk", [MIB, 5 * MIB])
-    async def test_sends_chunks(
+    async def test_tus_js_client_sends_chunks(
         self, endpoint: str, key: str, tus: httpx.AsyncClient, file: Path, *, data: bytes,
         chunk: int,
     ) -> None:  # fmt: skip
         done = await self.upload(endpoint=endpoint, key=key, file=file, chunk=chunk)
         assert await content(tus, path_of(done["url"])) == data
 
-    async def test_sends_in_parallel(
+    async def test_tus_js_client_sends_in_parallel(
         self, endpoint: str, key: str, tus: httpx.AsyncClient, file: Path, data: bytes
     ) -> None:
         done = await self.upload(endpoint=endpoint, key=key, file=file, parallel=4)
@@ -211,6 +211,6 @@ class TestTusJsClient:
         found = await tus.head(path_of(done["url"]))
         assert found.headers["Upload-Concat"].startswith("final;")
 
-    async def test_is_told_that_its_key_is_wrong(self, endpoint: str, file: Path) -> None:
+    async def test_tus_js_client_reports_a_wrong_key(self, endpoint: str, file: Path) -> None:
         done = await self.upload(endpoint=endpoint, key="tp_wrong", file=file)
         assert done["refused"] == 401

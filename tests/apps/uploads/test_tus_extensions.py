@@ -1,4 +1,4 @@
-"""tus 1.0 over HTTP: bodies that are cut, checksums, and uploads that are joined."""
+"""tus 1.0 over HTTP: cut bodies, checksums, and joined uploads."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ from towpath.embedded import EmbeddedServer
 
 
 class TestACutBody:
-    async def test_counts_as_far_as_it_came(
+    async def test_the_received_bytes_of_a_cut_body_count(
         self, app: FastAPI, tus: httpx.AsyncClient, data: bytes
     ) -> None:
         path = await create(tus, len(data))
@@ -34,7 +34,7 @@ class TestACutBody:
         assert (await patch(tus, path, at, data[at:])).status_code == 204
         assert await content(tus, path) == data
 
-    async def test_with_a_checksum_does_not_count_at_all(
+    async def test_a_cut_body_with_a_checksum_does_not_count(
         self, app: FastAPI, tus: httpx.AsyncClient, data: bytes, server: EmbeddedServer
     ) -> None:
         path = await create(tus, len(data))
@@ -53,7 +53,7 @@ class TestACutBody:
 async def test_the_bytes_of_a_partial_chunk_are_deleted_with_an_aborted_upload(
     tus: httpx.AsyncClient, data: bytes, server: EmbeddedServer
 ) -> None:
-    """However it is aborted: by tus, or as all others are."""
+    """Whether it is aborted by tus or by the chunk API."""
     for way in ("/files", "/api/v1/uploads"):
         path = await create(tus, len(data))
         assert (await patch(tus, path, 0, data[: P + 5])).status_code == 204
@@ -65,7 +65,7 @@ async def test_the_bytes_of_a_partial_chunk_are_deleted_with_an_aborted_upload(
 
 class TestAChecksum:
     @pytest.mark.parametrize("size", [5, 3 * MIB, P + 5])
-    async def test_that_fits_lets_the_bytes_count(
+    async def test_bytes_with_a_matching_checksum_count(
         self, tus: httpx.AsyncClient, data: bytes, size: int
     ) -> None:
         path = await create(tus, len(data))
@@ -85,7 +85,9 @@ class TestAChecksum:
         assert (await patch(tus, path, at + size, data[at + size :])).status_code == 204
         assert await content(tus, path) == data
 
-    async def test_that_can_t_be_is_refused(self, tus: httpx.AsyncClient, data: bytes) -> None:
+    async def test_an_impossible_checksum_is_refused(
+        self, tus: httpx.AsyncClient, data: bytes
+    ) -> None:
         path = await create(tus, len(data) * 2)
         for text in ("sha1", "nonsense AAAA", "sha1 AAAA", "sha1 *"):
             answer = await patch(tus, path, 0, b"x", Upload_Checksum=text)
@@ -96,10 +98,10 @@ class TestAChecksum:
 
 
 class TestJoining:
-    async def test_makes_one_file_of_several(
+    async def test_partial_uploads_are_joined_to_one_file(
         self, app: FastAPI, tus: httpx.AsyncClient, data: bytes
     ) -> None:
-        """Pieces of any size, also smaller than a part of the store may be."""
+        """Pieces of any size, also below the smallest part of the object store."""
         cuts = [0, 3, 6 * MIB, 6 * MIB + 4, 6 * MIB + 4, len(data)]
         paths: list[str] = []
         for start, end in pairwise(cuts):
@@ -130,7 +132,7 @@ class TestJoining:
         answer = await tus.put(f"/api/v1/uploads/{final.rpartition('/')[2]}/chunks/0", content=b"x")
         assert answer.status_code == 403
 
-    async def test_is_refused_for_pieces_that_are_not_whole(self, tus: httpx.AsyncClient) -> None:
+    async def test_pieces_that_are_not_whole_are_not_joined(self, tus: httpx.AsyncClient) -> None:
         piece = await create(tus, 5, Upload_Concat="partial")
         whole = await create(tus, 1)
         for path, status in ((piece, 409), (whole, 409), ("/files/nobody", 404)):
@@ -140,7 +142,7 @@ class TestJoining:
         answer = await tus.post("/files", headers={"Upload-Concat": f"final;{piece}"})
         assert answer.status_code == 410
 
-    async def test_lets_a_completed_piece_be_given_up(self, tus: httpx.AsyncClient) -> None:
+    async def test_a_completed_piece_can_be_deleted(self, tus: httpx.AsyncClient) -> None:
         piece = await create(tus, 5, Upload_Concat="partial")
         assert (await patch(tus, piece, 0, b"12345")).status_code == 204
         assert await content(tus, piece) == b"12345"

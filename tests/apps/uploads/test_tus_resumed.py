@@ -1,4 +1,4 @@
-"""tus while uploads fail: whatever can go on is never refused as if it could not."""
+"""tus while uploads fail: an upload that can continue is refused only temporarily."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -25,7 +25,7 @@ Fail = Callable[[str], Awaitable[None]]
 
 @pytest.fixture
 def fail(app: FastAPI) -> Fail:
-    """Let an upload fail, as a worker does when the store refuses a part."""
+    """Let an upload fail, as a worker does if the object store refuses a part."""
     lifecycle: Lifecycle = app.state.services["uploads"].lifecycle
 
     async def failed(path: str) -> None:
@@ -36,7 +36,7 @@ def fail(app: FastAPI) -> Fail:
 
 
 def failing_again(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """Uploads fail again right after they were resumed, so many *times*."""
+    """Let uploads fail again right after they were resumed, so many *times*."""
     real, left = Lifecycle.revive, [None] * times
 
     async def revive(own: Lifecycle, upload: Upload) -> Upload | None:
@@ -52,21 +52,21 @@ def failing_again(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
 class TestAFailedUpload:
     @pytest.fixture
     async def path(self, app: FastAPI, tus: httpx.AsyncClient, fail: Fail) -> str:
-        """It has failed after five bytes."""
+        """The path of an upload that has failed after five bytes."""
         await pause(app)
         path = await create(tus, 11)
         assert (await patch(tus, path, 0, b"hello")).status_code == 204
         await fail(path)
         return path
 
-    async def test_that_fails_again_when_head_resumes_it_goes_on_at_once(
+    async def test_head_succeeds_for_an_upload_that_fails_again_after_its_resume(
         self, tus: httpx.AsyncClient, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         failing_again(monkeypatch, 1)
         answer = await tus.head(path)
         assert (answer.status_code, answer.headers.get("Upload-Offset")) == (200, "5")
 
-    async def test_that_fails_whenever_it_is_resumed_is_asked_for_later(
+    async def test_an_upload_that_fails_after_each_resume_is_refused_for_now(
         self, tus: httpx.AsyncClient, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patched:
@@ -75,7 +75,7 @@ class TestAFailedUpload:
         assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "1")
         assert await offset_of(tus, path) == 5
 
-    async def test_refuses_bytes_for_now_and_takes_them_after_head(
+    async def test_a_failed_upload_refuses_bytes_until_head_resumes_it(
         self, tus: httpx.AsyncClient, path: str, app: FastAPI
     ) -> None:
         """Some clients give up at 409."""
@@ -90,7 +90,7 @@ class TestAFailedUpload:
 
 
 class TestALookAtAnUpload:
-    async def test_that_was_completed_while_redis_had_lost_it_finds_it_completed(
+    async def test_head_finds_an_upload_that_was_completed_during_a_loss_of_redis(
         self,
         uploads: UploadServices,
         server: EmbeddedServer,
@@ -110,7 +110,7 @@ class TestALookAtAnUpload:
         position = await Appending(uploads.service).look(view.upload.upload_id)
         assert (position.status, position.offset) == (Status.COMPLETED, 5)
 
-    async def test_that_redis_loses_meanwhile_finds_it_from_its_row(
+    async def test_head_rebuilds_an_upload_that_redis_loses_meanwhile(
         self,
         uploads: UploadServices,
         server: EmbeddedServer,
@@ -130,7 +130,7 @@ class TestALookAtAnUpload:
         position = await Appending(uploads.service).look(view.upload.upload_id)
         assert (position.status.open, position.offset) == (True, 0)
 
-    async def test_that_redis_has_lost_takes_the_size_that_was_deferred(
+    async def test_an_upload_that_redis_lost_accepts_its_deferred_length(
         self, tus: httpx.AsyncClient, server: EmbeddedServer
     ) -> None:
         path = await create(tus)
@@ -141,7 +141,7 @@ class TestALookAtAnUpload:
 
 
 async def work_until_completed(uploads: UploadServices, final: View) -> None:
-    """An upload waits for its pieces, and looks after them with a delay."""
+    """Run jobs until *final* is completed: a joined upload waits for its pieces."""
 
     async def completed() -> bool:
         await uploads.work()
@@ -162,16 +162,16 @@ class TestAFailedPiece:
         view, _ = await Appending(uploads.service).join(new, ids, owner="key")
         return view
 
-    async def test_goes_on_when_an_upload_is_joined_of_it(self, uploads: UploadServices) -> None:
+    async def test_joining_resumes_a_failed_piece(self, uploads: UploadServices) -> None:
         piece = await self.failed_piece(uploads, b"one")
         final = await self.join(uploads, piece)
         await work_until_completed(uploads, final)
         assert await uploads.content(final) == b"one"
 
-    async def test_goes_on_when_the_upload_that_is_joined_of_it_is_resumed(
+    async def test_resuming_a_joined_upload_resumes_its_failed_pieces(
         self, uploads: UploadServices
     ) -> None:
-        """Else that would fail again each time, for the same reason."""
+        """Otherwise the joined upload would fail again for the same reason."""
         piece = await uploads.start(size=3, concat="partial")
         await uploads.send(piece, b"one")
         final = await self.join(uploads, piece)
@@ -182,7 +182,9 @@ class TestAFailedPiece:
         await work_until_completed(uploads, final)
         assert await uploads.content(final) == b"one"
 
-    async def test_that_was_aborted_ends_the_resumption(self, uploads: UploadServices) -> None:
+    async def test_a_joined_upload_with_an_aborted_piece_is_not_resumed(
+        self, uploads: UploadServices
+    ) -> None:
         piece = await uploads.start(size=3, concat="partial")
         await uploads.send(piece, b"one")
         final = await self.join(uploads, piece)

@@ -1,4 +1,4 @@
-"""Uploads as those see them who only watch: events, messages and metrics."""
+"""Uploads as watchers see them: events, messages and metrics."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from towpath.embedded import EmbeddedServer
 
 
 class TestWatching:
-    async def test_ends_with_the_end_for_those_who_come_late_too(
+    async def test_an_event_stream_ends_with_the_end_also_if_opened_late(
         self, app: FastAPI, client: httpx.AsyncClient, data: bytes
     ) -> None:
         data = data[: 2 * C + 7]
@@ -38,7 +38,7 @@ class TestWatching:
                 "status": "COMPLETED",
             }
 
-    async def test_is_published_in_the_document_s_messages(
+    async def test_progress_is_published_in_the_documented_messages(
         self, client: httpx.AsyncClient, server: EmbeddedServer, data: bytes
     ) -> None:
         reader, writer = await asyncio.open_unix_connection(urlsplit(server.url).path)
@@ -63,7 +63,7 @@ class TestWatching:
             "status": "COMPLETED",
         }
 
-    async def test_is_counted_under_the_document_s_names(
+    async def test_metrics_have_their_published_names(
         self, app: FastAPI, client: httpx.AsyncClient, data: bytes
     ) -> None:
         await uploaded(client, data[: C + 7])
@@ -82,6 +82,6 @@ class TestWatching:
 
 
 async def _word(reader: asyncio.StreamReader) -> str:
-    """A bulk string of what Redis tells."""
+    """Read a bulk string from Redis."""
     size = int((await reader.readline())[1:])
     return (await reader.readexactly(size + 2))[:-2].decode()

@@ -1,4 +1,4 @@
-"""A client of tus that does what it is told, right or wrong."""
+"""A client of tus that sends any request, valid or not."""
 
 import asyncio
 import base64
@@ -23,7 +23,7 @@ def encoded(**metadata: str) -> str:
 
 
 async def create(tus: httpx.AsyncClient, size: int | None = None, **headers: str) -> str:
-    """The path of a new upload."""
+    """Create an upload; returns its path."""
     length = {"Upload-Defer-Length": "1"} if size is None else {"Upload-Length": str(size)}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     answer = await tus.post("/files", headers=length | named)
@@ -45,7 +45,7 @@ async def offset_of(tus: httpx.AsyncClient, path: str) -> int:
 
 
 async def content(tus: httpx.AsyncClient, path: str) -> bytes:
-    """The file, once it is completed."""
+    """Wait for the completion; returns the file."""
     api = f"/api/v1/uploads/{path.rpartition('/')[2]}"
     found: dict[str, Any] = {}
 
@@ -80,7 +80,7 @@ async def cut(
 def head_of_patch(
     tus: httpx.AsyncClient, path: str, *, length: int, more: str = "", offset: int = 0
 ) -> str:
-    """A request up to its body, which is to be sent by hand."""
+    """The head of a PATCH, whose body the test sends itself."""
     return (
         f"PATCH {path} HTTP/1.1\r\nHost: x\r\nX-API-Key: {tus.headers['X-API-Key']}\r\n"
         f"Tus-Resumable: 1.0.0\r\nContent-Type: application/offset+octet-stream\r\n{more}"
@@ -89,7 +89,7 @@ def head_of_patch(
 
 
 async def fill_budget(app: FastAPI) -> None:
-    """Others have bytes in all that is left of the budget, to the last one."""
+    """Use up the rest of the budget with bytes of others."""
     budget, number = app.state.services["uploads"].lifecycle.records.budget, 0
     for size in (MIB, MIB // 16, 4096, 256, 16, 1):
         while True:

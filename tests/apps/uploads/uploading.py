@@ -1,4 +1,4 @@
-"""Uploads for tests: rows without a database, small enough to be counted by hand."""
+"""Uploads for tests: small rows without a database, and the service with its worker."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -71,7 +71,7 @@ def digest_of(data: bytes) -> bytes:
 async def put_one(
     state: UploadState, number: int, data: bytes, token: str, *, last: bool = False, most: int = 100
 ) -> Put:
-    """A staged chunk counts."""
+    """Count a staged chunk."""
     chunk = NewChunk(number, len(data), digest_of(data), token)
     puts, refusal = await state.put([chunk], last=last, most=most)
     if refusal is not None:
@@ -80,13 +80,13 @@ async def put_one(
 
 
 async def in_pieces(data: bytes, size: int = 300_000) -> AsyncIterator[bytes]:
-    """A body as it comes from a socket."""
+    """A body in pieces, as it arrives from a socket."""
     for at in range(0, len(data), size):
         yield data[at : at + size]
 
 
 class UploadServices:
-    """The service, and a worker that works when it is told to."""
+    """The service, and a worker that runs jobs when a test says so."""
 
     def __init__(
         self,
@@ -127,13 +127,13 @@ class UploadServices:
         )
 
     async def send(self, view: View, data: bytes) -> None:
-        """All chunks of a file."""
+        """Send all chunks of a file."""
         size = view.upload.chunk_size
         for number, at in enumerate(range(0, len(data), size)):
             await self.put(view, number, data[at : at + size])
 
     async def work(self, *, attempt: int | None = None, parts_only: bool = False) -> None:
-        """Do all jobs that wait. What asks for another attempt waits in `later`."""
+        """Run all waiting jobs. Those that ask for another attempt are kept in `later`."""
         while leases := await self.engine.claim(UPLOADS, worker="w", lease=seconds(60), count=10):
             for lease in leases:
                 if parts_only and "/complete/" in lease.job.id:
@@ -144,7 +144,7 @@ class UploadServices:
                     await self.do(msgspec.structs.replace(lease, attempt=attempt))
 
     async def work_again(self) -> None:
-        """Do what asked for another attempt, and what comes of it."""
+        """Run the jobs in `later`, and the jobs that they submit."""
         later, self.later = self.later, []
         for lease in later:
             await self.do(lease)
@@ -167,7 +167,7 @@ class UploadServices:
             return b"".join([piece async for piece in content.pieces])
 
     async def events(self) -> list[dict[str, Any]]:
-        """What the outbox has."""
+        """The events in the outbox."""
 
         def read(connection: Any) -> list[dict[str, Any]]:
             rows = connection.exec_driver_sql("SELECT data FROM towpath_outbox ORDER BY seq")
@@ -177,7 +177,7 @@ class UploadServices:
 
 
 class FaultyStore:
-    """A store in trouble: calls fail as they are told to, before or after they have an effect."""
+    """An object store whose calls fail before or after their effect, as a test says."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -202,7 +202,7 @@ class FaultyStore:
 
 
 async def change(uploads: UploadServices, view: View, **values: int) -> None:
-    """Write into a row what time would."""
+    """Write *values* into a row, as the passing of time would."""
     words = ", ".join(f"{name} = {value}" for name, value in values.items())
     sql = f"UPDATE towpath_uploads_documents SET {words} WHERE upload_id = ?"  # noqa: S608
 
@@ -213,6 +213,6 @@ async def change(uploads: UploadServices, view: View, **values: int) -> None:
 
 
 async def end_leases(budget: Budget) -> None:
-    """What becomes of the room of bodies whose server died, or stood still for too long."""
+    """End all leases, as they expire if their servers die or stand still."""
     for name in await budget.coming():
         await budget.finish(BodyLease(name, "", 0, "", extent=0, own=0, stays=True), 0)

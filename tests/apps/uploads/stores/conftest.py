@@ -1,4 +1,4 @@
-"""A store of each kind; what holds for one must hold for the other."""
+"""An object store of each kind: both keep the same contract."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUCKET = "tests"
 
 
 def s3_options(objects: EmbeddedObjects, **other: Any) -> StoreOptions:
-    """Keys of the test's own, in one bucket: SeaweedFS sets files aside for each."""
+    """One bucket for all tests, as SeaweedFS preallocates files for each bucket."""
     given: dict[str, Any] = {
         "bucket": BUCKET,
         "prefix": f"{secrets.token_hex(6)}/",

@@ -1,4 +1,4 @@
-"""A proxy in front of an S3 server: lets calls through, answers some itself, loses some answers."""
+"""A proxy in front of an S3 server: it forwards calls, answers some itself, and loses answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CallFault(Enum):
 
 @dataclass
 class S3Proxy:
-    """What happens to calls; *calls* has the first line of each, *bodies* the rest."""
+    """A proxy whose faults a test sets. *calls* has the first lines of calls, *bodies* the rest."""
 
     upstream: str
     url: str = ""
@@ -62,15 +62,15 @@ class S3Proxy:
             return
         if fault is CallFault.DAMAGED:
             body = bytes([body[0] ^ 1]) + body[1:]
-        answer = await self._done(head, body)
+        answer = await self._forward(head, body)
         if fault is CallFault.SILENT:
             await reader.read()  # until the client gives up
         elif fault is not CallFault.LOST:
             writer.write(answer[: len(answer) - 10] if fault is CallFault.CUT else answer)
             await writer.drain()
 
-    async def _done(self, head: bytes, body: bytes) -> bytes:
-        """The server's answer."""
+    async def _forward(self, head: bytes, body: bytes) -> bytes:
+        """Forward a call; returns the answer of the server."""
         place = urlsplit(self.upstream)
         reader, writer = await asyncio.open_connection(place.hostname, place.port)
         try:
@@ -82,7 +82,7 @@ class S3Proxy:
 
 
 def _matches(call: str, line: str) -> bool:
-    """`POST uploadId` is any call of that method with this in its path."""
+    """Whether a call matches: `POST uploadId` is any POST with `uploadId` in its path."""
     method, _, part = call.partition(" ")
     return line.startswith(method) and part in line
 

@@ -1,4 +1,4 @@
-"""Checksums: as S3 writes them, and the whole from its parts."""
+"""Checksums as S3 writes them, and the checksum of a whole from those of its parts."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ CHECK = b"123456789"
 
 
 def plain_crc(data: bytes, *, polynomial: int, width: int) -> int:
-    """A CRC bit by bit, as it is defined: reflected, begun with ones, inverted at the end."""
+    """A CRC computed bit by bit: reflected, with initial ones, inverted at the end."""
     ones = (1 << width) - 1
     crc = ones
     for byte in data:
@@ -36,18 +36,18 @@ class TestAChecksum:
         ("algorithm", "value"),
         [(Algorithm.CRC32C, 0xE3069283), (Algorithm.CRC64NVME, 0xAE8B14860A799888)],
     )
-    def test_is_that_of_the_catalogue(self, algorithm: Algorithm, value: int) -> None:
+    def test_a_crc_equals_the_published_check_value(self, algorithm: Algorithm, value: int) -> None:
         assert int.from_bytes(Checksum.of(algorithm, [CHECK]).raw) == value
         assert plain_crc(CHECK, **DEFINED[algorithm]) == value
 
-    def test_of_pieces_is_that_of_the_whole(self) -> None:
+    def test_the_checksum_of_pieces_equals_that_of_the_whole(self) -> None:
         for algorithm in Algorithm:
             pieces = [CHECK[:2], memoryview(CHECK)[2:5], bytearray(CHECK[5:])]
             assert Checksum.of(algorithm, pieces) == Checksum.of(algorithm, [CHECK])
         digest = hashlib.sha256(CHECK).digest()
         assert Checksum.of(Algorithm.SHA256, [CHECK]).raw == digest
 
-    def test_is_read_in_base64_and_in_hex(self) -> None:
+    def test_a_checksum_is_parsed_from_base64_and_hex(self) -> None:
         for algorithm in Algorithm:
             meant = Checksum.of(algorithm, [CHECK])
             assert Checksum.parse(algorithm, meant.value) == meant
@@ -66,7 +66,7 @@ class TestAChecksum:
             ("crc32c", "ä" * 8),
         ],
     )
-    def test_that_can_not_be_is_refused(self, algorithm: str, value: str) -> None:
+    def test_an_impossible_checksum_is_refused(self, algorithm: str, value: str) -> None:
         with pytest.raises(InvalidOption):
             Checksum.parse(algorithm, value)
 
@@ -74,17 +74,19 @@ class TestAChecksum:
 class TestTheChecksumOfTheWhole:
     @given(parts=st.lists(st.binary(max_size=40), min_size=1, max_size=6))
     @pytest.mark.parametrize("algorithm", [Algorithm.CRC32C, Algorithm.CRC64NVME])
-    def test_is_reckoned_from_the_parts(self, algorithm: Algorithm, parts: list[bytes]) -> None:
+    def test_checksums_of_parts_combine_to_that_of_the_whole(
+        self, algorithm: Algorithm, parts: list[bytes]
+    ) -> None:
         whole = combined((Checksum.of(algorithm, [part]), len(part)) for part in parts)
         assert int.from_bytes(whole.raw) == plain_crc(b"".join(parts), **DEFINED[algorithm])
 
-    def test_is_reckoned_from_large_parts(self) -> None:
+    def test_checksums_of_large_parts_combine(self) -> None:
         parts = [bytes([n]) * (n * 1_000_003) for n in (1, 2, 3)]
         for algorithm in (Algorithm.CRC32C, Algorithm.CRC64NVME):
             found = combined((Checksum.of(algorithm, [part]), len(part)) for part in parts)
             assert found == Checksum.of(algorithm, parts)
 
-    def test_is_refused_for_parts_that_do_not_combine(self) -> None:
+    def test_checksums_that_do_not_combine_are_refused(self) -> None:
         one = Checksum.of(Algorithm.SHA256, [CHECK])
         other = Checksum.of(Algorithm.CRC32C, [CHECK])
         another = Checksum.of(Algorithm.CRC64NVME, [CHECK])

@@ -1,4 +1,4 @@
-"""What every store does, on a real S3 server and in a directory."""
+"""The contract of an object store, on a real S3 server and in a directory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def whole_of(parts: Sequence[Part]) -> Checksum:
 
 class TestAnObject:
     @pytest.mark.parametrize("body", [[], [b""], [b"one"], [b"on", memoryview(b"e"), b"", b"!"]])
-    async def test_that_was_put_is_there_whole(self, store: ObjectStore, body: list[bytes]) -> None:
+    async def test_a_put_object_is_read_back_whole(
+        self, store: ObjectStore, body: list[bytes]
+    ) -> None:
         given = {**METADATA, "empty": ""}
         put = await store.put(KEY, body, metadata=given, content_type="text/plain")
         meant = b"".join(body)
@@ -58,14 +60,14 @@ class TestAnObject:
         assert put.etag == hashlib.md5(meant, usedforsecurity=False).hexdigest()
         assert await content(store, KEY) == meant
 
-    async def test_is_replaced_by_the_next_of_its_key(self, store: ObjectStore) -> None:
+    async def test_another_put_of_a_key_replaces_the_object(self, store: ObjectStore) -> None:
         await store.put(KEY, [b"old"])
         await store.put(KEY, [b"new and longer"])
         assert await content(store, KEY) == b"new and longer"
         assert [found async for found in store.list_multiparts()] == []
 
     @pytest.mark.parametrize("algorithm", Algorithm)
-    async def test_with_another_checksum_is_refused(
+    async def test_an_object_with_a_wrong_checksum_is_refused(
         self, store: ObjectStore, algorithm: Algorithm
     ) -> None:
         checksum = Checksum.of(algorithm, [b"meant"])
@@ -76,27 +78,29 @@ class TestAnObject:
         put = await store.put(KEY, [b"me", b"ant"], checksum=checksum)
         assert put.checksum == checksum or algorithm is Algorithm.SHA256
 
-    async def test_that_is_not_there_is_said_to_be_not_there(self, store: ObjectStore) -> None:
+    async def test_a_missing_object_raises_object_not_found(self, store: ObjectStore) -> None:
         await store.put("another", [b"1"])
         for asked in (store.head(KEY), content(store, KEY), content(store, KEY, 3, 4)):
             with pytest.raises(ObjectNotFound, match=KEY):
                 await asked
         await store.delete(KEY)
 
-    async def test_that_was_deleted_is_gone(self, store: ObjectStore) -> None:
+    async def test_a_deleted_object_is_gone(self, store: ObjectStore) -> None:
         await store.put(KEY, [b"1"])
         await store.delete(KEY)
         await store.delete(KEY)
         with pytest.raises(ObjectNotFound):
             await store.head(KEY)
 
-    async def test_may_have_a_key_that_begins_as_another_one(self, store: ObjectStore) -> None:
+    async def test_the_key_of_one_object_may_begin_with_that_of_another(
+        self, store: ObjectStore
+    ) -> None:
         keys = ["a", "a/b", "a/b/c", "a.b", "a-", "connectors"]
         for key in keys:
             await store.put(key, [key.encode()])
         assert [await content(store, key) for key in keys] == [key.encode() for key in keys]
 
-    async def test_of_another_bucket_is_another_one(self, store: ObjectStore) -> None:
+    async def test_buckets_do_not_share_objects(self, store: ObjectStore) -> None:
         other = store.at("names")
         await store.put(KEY, [b"here"])
         await other.put(KEY, [b"there"])
@@ -106,7 +110,7 @@ class TestAnObject:
 
 
 class TestARange:
-    async def test_is_what_was_asked_for(self, store: ObjectStore) -> None:
+    async def test_a_range_has_the_requested_bytes(self, store: ObjectStore) -> None:
         multipart, parts = await two_parts(store)
         await store.complete(multipart, parts)
         meant = b"".join(LARGE) + b"the end"
@@ -117,7 +121,7 @@ class TestARange:
             assert await content(store, KEY, start, length) == meant[start : start + length]
         assert await content(store, KEY, LEAST_PART + 4) == b"end"
 
-    async def test_beyond_the_end_is_refused(self, store: ObjectStore) -> None:
+    async def test_a_range_beyond_the_end_is_refused(self, store: ObjectStore) -> None:
         await store.put(KEY, [b"123"])
         await store.put("empty", [])
         for key, start, length in (
@@ -131,7 +135,9 @@ class TestARange:
 
 
 class TestAnObjectInParts:
-    async def test_is_there_when_it_is_complete_and_not_before(self, store: ObjectStore) -> None:
+    async def test_an_object_in_parts_exists_only_after_completion(
+        self, store: ObjectStore
+    ) -> None:
         multipart = await store.begin_multipart(
             KEY, upload="u-1", metadata=METADATA, content_type="image/png"
         )
@@ -148,20 +154,22 @@ class TestAnObjectInParts:
         assert made.content_type == "image/png"
         assert await content(store, KEY) == b"".join(LARGE) + b"the end"
 
-    async def test_has_an_etag_of_its_parts_etags(self, store: ObjectStore) -> None:
+    async def test_the_etag_of_an_object_is_made_from_those_of_its_parts(
+        self, store: ObjectStore
+    ) -> None:
         multipart, parts = await two_parts(store)
         hashes = b"".join(bytes.fromhex(part.etag) for part in parts)
         made = await store.complete(multipart, parts)
         assert made.etag == hashlib.md5(hashes, usedforsecurity=False).hexdigest() + "-2"
 
-    async def test_can_have_a_crc32c(self, store: ObjectStore) -> None:
+    async def test_an_object_in_parts_can_have_a_crc32c(self, store: ObjectStore) -> None:
         multipart = await store.begin_multipart(KEY, upload="u", algorithm=Algorithm.CRC32C)
         part = await store.put_part(multipart, 1, [b"some"])
         made = await store.complete(multipart, [part], checksum=part.checksum)
         assert made.checksum == part.checksum == Checksum.of(Algorithm.CRC32C, [b"some"])
 
-    async def test_that_is_not_what_its_checksum_says_is_refused(self, store: ObjectStore) -> None:
-        """Its parts stay: with the right checksum, it is completed."""
+    async def test_a_completion_with_a_wrong_checksum_is_refused(self, store: ObjectStore) -> None:
+        """The parts stay: with the right checksum, the completion succeeds."""
         multipart, parts = await two_parts(store)
         other = Checksum.of(multipart.algorithm, [b"other"])
         with pytest.raises(ChecksumDiffers):
@@ -171,16 +179,16 @@ class TestAnObjectInParts:
         assert await numbers(store, multipart) == [1, 2]
         await store.complete(multipart, parts, checksum=whole_of(parts))
 
-    async def test_completed_again_is_the_same(self, store: ObjectStore) -> None:
+    async def test_a_repeated_completion_returns_the_same_object(self, store: ObjectStore) -> None:
         multipart, parts = await two_parts(store)
         made = await store.complete(multipart, parts, checksum=whole_of(parts))
         assert await store.complete(multipart, parts, checksum=whole_of(parts)) == made
         assert [found async for found in store.list_multiparts()] == []
 
-    async def test_completed_after_another_upload_took_the_key_is_not_found(
+    async def test_a_completion_does_not_find_the_object_of_another_upload(
         self, store: ObjectStore
     ) -> None:
-        """The object that is there is not that of the first, though its bytes are the same."""
+        """The object has the same bytes, but it belongs to the other upload."""
         first, second = await begun(store), await begun(store, upload="u-2")
         part = await store.put_part(first, 1, [b"same"])
         await store.complete(first, [part])
@@ -189,7 +197,7 @@ class TestAnObjectInParts:
             await store.complete(first, [part])
         assert (await store.head(KEY)).metadata == {UPLOAD: "u-2"}
 
-    async def test_may_leave_parts_out(self, store: ObjectStore) -> None:
+    async def test_a_completion_may_leave_parts_out(self, store: ObjectStore) -> None:
         multipart = await begun(store)
         await store.put_part(multipart, 3, [b"left out"])
         part = await store.put_part(multipart, 7, [b"taken"])
@@ -199,7 +207,7 @@ class TestAnObjectInParts:
 
 
 class TestAPart:
-    async def test_is_listed_with_size_and_etag(self, store: ObjectStore) -> None:
+    async def test_parts_are_listed_with_size_and_etag(self, store: ObjectStore) -> None:
         multipart = await begun(store)
         assert await store.list_parts(multipart) == []
         sent = [await store.put_part(multipart, n, [b"x" * n]) for n in (30, 2, 10_000)]
@@ -210,7 +218,7 @@ class TestAPart:
             assert part.etag == meant[part.number].etag
             assert part.checksum in (None, meant[part.number].checksum)
 
-    async def test_sent_again_is_the_same(self, store: ObjectStore) -> None:
+    async def test_a_part_with_the_same_bytes_has_the_same_etag(self, store: ObjectStore) -> None:
         multipart = await begun(store)
         first = await store.put_part(multipart, 1, [b"same"])
         assert await store.put_part(multipart, 1, [b"sa", b"me"]) == first
@@ -218,17 +226,17 @@ class TestAPart:
         await store.complete(multipart, [first])
         assert await content(store, KEY) == b"same"
 
-    async def test_sent_again_with_other_bytes_counts_as_sent_last(
-        self, store: ObjectStore
-    ) -> None:
+    async def test_the_last_bytes_sent_for_a_part_count(self, store: ObjectStore) -> None:
         multipart = await begun(store)
         await store.put_part(multipart, 1, [b"first"])
         last = await store.put_part(multipart, 1, [b"last"])
         await store.complete(multipart, [last], checksum=last.checksum)
         assert await content(store, KEY) == b"last"
 
-    async def test_is_named_by_its_etag(self, store: ObjectStore) -> None:
-        """An object is made of the bytes that were named, or it is refused: never of others."""
+    async def test_a_completion_uses_the_parts_named_by_their_etags_or_fails(
+        self, store: ObjectStore
+    ) -> None:
+        """The object has the bytes of the named parts, or the completion is refused."""
         multipart = await begun(store)
         stale = await store.put_part(multipart, 1, [b"first"])
         await store.put_part(multipart, 1, [b"last"])
@@ -240,7 +248,7 @@ class TestAPart:
         else:
             assert await content(store, KEY) == b"first"
 
-    async def test_that_the_store_does_not_have_is_refused(self, store: ObjectStore) -> None:
+    async def test_a_completion_with_a_missing_part_is_refused(self, store: ObjectStore) -> None:
         multipart, [first, last] = await two_parts(store)
         never = Part(3, last.size, last.etag)
         for wrong in ([first._replace(etag="0" * 32), last], [first, last, never]):
@@ -251,14 +259,14 @@ class TestAPart:
             await store.complete(multipart, [first._replace(size=1), last])
         await store.complete(multipart, [first, last])
 
-    async def test_that_is_too_small_is_refused(self, store: ObjectStore) -> None:
+    async def test_a_part_that_is_too_small_is_refused(self, store: ObjectStore) -> None:
         multipart = await begun(store)
         parts = [await store.put_part(multipart, n, [b"small"]) for n in (1, 2)]
         with pytest.raises(PartTooSmall, match=rf"{KEY}.*\b1\b.*\b5\b"):
             await store.complete(multipart, parts)
         assert await numbers(store, multipart) == [1, 2]
 
-    async def test_must_be_named_once_and_in_order(self, store: ObjectStore) -> None:
+    async def test_parts_must_be_named_once_and_in_order(self, store: ObjectStore) -> None:
         multipart, [first, last] = await two_parts(store)
         for wrong in ([], [last, first], [first, first]):
             with pytest.raises(InvalidInput):
@@ -266,7 +274,7 @@ class TestAPart:
         assert await numbers(store, multipart) == [1, 2]
 
     @pytest.mark.parametrize("number", [0, -1, 10_001])
-    async def test_has_a_number_from_1_to_10000(self, store: ObjectStore, number: int) -> None:
+    async def test_part_numbers_are_1_to_10000(self, store: ObjectStore, number: int) -> None:
         multipart = await begun(store)
         with pytest.raises(InvalidOption):
             await store.put_part(multipart, number, [b"x"])
@@ -275,7 +283,7 @@ class TestAPart:
 
 
 class TestACopiedPart:
-    async def test_is_a_range_of_another_object(self, store: ObjectStore) -> None:
+    async def test_a_copied_part_has_a_range_of_another_object(self, store: ObjectStore) -> None:
         await store.put("source", [b"0123456789"])
         multipart = await begun(store)
         part = await store.copy_part(multipart, 1, "source", start=2, length=5)
@@ -284,7 +292,9 @@ class TestACopiedPart:
         await store.complete(multipart, [part])
         assert await content(store, KEY) == b"23456"
 
-    async def test_needs_a_source_that_has_the_range(self, store: ObjectStore) -> None:
+    async def test_a_part_is_not_copied_from_beyond_the_end_of_its_source(
+        self, store: ObjectStore
+    ) -> None:
         await store.put("source", [b"0123456789"])
         multipart = await begun(store)
         with pytest.raises(ObjectNotFound):
@@ -296,7 +306,7 @@ class TestACopiedPart:
 
 
 class TestAnAbortedUpload:
-    async def test_takes_nothing_any_more(self, store: ObjectStore) -> None:
+    async def test_an_aborted_multipart_upload_refuses_every_call(self, store: ObjectStore) -> None:
         multipart, parts = await two_parts(store)
         await store.put("source", [b"1"])
         await store.abort(multipart)
@@ -311,7 +321,7 @@ class TestAnAbortedUpload:
                 await late
         assert [found async for found in store.list_multiparts()] == []
 
-    async def test_that_was_completed_stays(self, store: ObjectStore) -> None:
+    async def test_aborting_a_completed_upload_leaves_its_object(self, store: ObjectStore) -> None:
         multipart, parts = await two_parts(store)
         await store.complete(multipart, parts)
         await store.abort(multipart)
@@ -322,7 +332,9 @@ class TestAnAbortedUpload:
 
 
 class TestWhatWasBegun:
-    async def test_is_listed_until_it_has_ended(self, store: ObjectStore) -> None:
+    async def test_a_multipart_upload_is_listed_until_it_has_ended(
+        self, store: ObjectStore
+    ) -> None:
         await store.put("another", [b"1"])
         multiparts = [await begun(store, f"k/{n}", f"u-{n}") for n in range(3)]
         listed = [found async for found in store.list_multiparts()]
@@ -336,7 +348,7 @@ class TestWhatWasBegun:
             await store.abort(found)
         assert [found async for found in store.list_multiparts()] == []
 
-    async def test_is_listed_by_the_key_of_its_object(self, store: ObjectStore) -> None:
+    async def test_multipart_uploads_are_listed_by_key(self, store: ObjectStore) -> None:
         keys = ["k/1", "k/1", "k/10", "k/1/a", "k"]
         multiparts = [await begun(store, key, "u") for key in keys]
         for key in ("k/1", "k/10", "k/1/a", "k", "k/", "other"):
@@ -345,7 +357,9 @@ class TestWhatWasBegun:
         for made in multiparts:
             await store.abort(made)
 
-    async def test_of_one_key_is_told_apart_by_its_id(self, store: ObjectStore) -> None:
+    async def test_multipart_uploads_of_one_key_have_different_ids(
+        self, store: ObjectStore
+    ) -> None:
         one, other = await begun(store), await begun(store)
         await store.put_part(one, 1, [b"one"])
         part = await store.put_part(other, 1, [b"other"])
@@ -360,9 +374,7 @@ class TestBadInput:
         ["", "/", "/etc/passwd", "a//b", "a/", "..", "a/../b", "a/.b", ".", "a\0b", "a\nb", "a b",
          "ä", "a~", "a%2f", "a\\b", "a" * 201, "a/" * 400 + "a"],
     )  # fmt: skip
-    async def test_no_call_takes_a_key_that_the_server_would_not_make(
-        self, store: ObjectStore, key: str
-    ) -> None:
+    async def test_every_call_refuses_an_unsafe_key(self, store: ObjectStore, key: str) -> None:
         multipart = Multipart(key, "0" * 32)
         for call in (
             store.put(key, [b""]),
@@ -377,7 +389,7 @@ class TestBadInput:
             with pytest.raises(InvalidName):
                 await call
 
-    async def test_metadata_has_names_and_bounds(self, store: ObjectStore) -> None:
+    async def test_metadata_is_limited_in_names_and_size(self, store: ObjectStore) -> None:
         for metadata in ({"Name": ""}, {"a b": ""}, {"": ""}, {"ä": ""}, {UPLOAD: "forged"}):
             with pytest.raises(InvalidName):
                 await store.put(KEY, [b""], metadata=metadata)
@@ -387,7 +399,9 @@ class TestBadInput:
             with pytest.raises(InvalidOption):
                 await store.put(KEY, [b""], content_type=wrong)
 
-    async def test_parts_have_checksums_that_combine(self, store: ObjectStore) -> None:
+    async def test_parts_are_refused_checksums_that_do_not_combine(
+        self, store: ObjectStore
+    ) -> None:
         with pytest.raises(InvalidOption):
             await store.begin_multipart(KEY, upload="u", algorithm=Algorithm.SHA256)
 

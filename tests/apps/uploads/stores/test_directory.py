@@ -1,4 +1,4 @@
-"""What holds for a directory beside the contract: crashes, a full disk, files of others."""
+"""A directory as object store, beyond the contract: crashes, a full disk, foreign files."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def memory(tmp_path: Path) -> Iterator[Path]:
-    """A directory that need not be synced, where the system has one: thousands of files."""
+    """A directory in memory, if the system has one: syncing thousands of files would be slow."""
     fast = Path("/dev/shm")  # noqa: S108 -- a directory of the test's own in it
     with TemporaryDirectory(dir=fast if fast.is_dir() else tmp_path) as made:
         yield Path(made)
@@ -124,7 +124,7 @@ def all_in(root: Path) -> list[Path]:
 
 
 def swept(folders: Folders, root: Path) -> None:
-    """An hour later."""
+    """Sweep the directory as an hour later."""
     for path in root.rglob(".*"):
         os.utime(path, (0, 0))
     for found in list(folders.unfinished()):
@@ -132,11 +132,11 @@ def swept(folders: Folders, root: Path) -> None:
 
 
 class TestACrash:
-    def test_at_any_step_leaves_an_object_whole_or_none_and_nothing_that_is_not_found(
+    def test_a_crash_at_any_step_leaves_a_whole_object_or_none_and_no_lost_files(
         self, memory: Path
     ) -> None:
-        """Each step in turn is the last one. Then the object is there, old or new, or not at all;
-        and a sweep leaves nothing but it.
+        """Each step in turn is the last one. Then the old or the new object exists, or none, and a
+        sweep deletes all other files.
         """
         ran = run(CRASHES, memory)
         assert ran.stdout, ran.stderr
@@ -153,7 +153,7 @@ class TestACrash:
         changes = [seen[0], *(now for before, now in pairwise(seen) if now != before)]
         assert changes == [None, b"old", b"new", None]
 
-    def test_between_closing_and_naming_is_made_up_for_by_completing_again(
+    def test_a_repeated_completion_finishes_one_that_crashed_before_the_rename(
         self, root: Path
     ) -> None:
         folders = Folders(root)
@@ -176,15 +176,15 @@ def content_of(folders: Folders) -> bytes | None:
 
 
 class TestTheDirectory:
-    def test_that_is_full_is_trouble_that_passes(self, root: Path) -> None:
-        """A part that found no room is not there; with room, it is sent again."""
+    def test_a_full_disk_is_a_temporary_error(self, root: Path) -> None:
+        """The part does not exist; once there is room, it can be sent again."""
         ran = run(FULL, root)
         [refusal, parts, size] = ran.stdout.splitlines() or [ran.stderr, "", ""]
         assert "File too large" in refusal
         assert (parts, size) == ("[]", str(2 * 1024 * 1024))
         assert StoreFull.retry == "later"
 
-    async def test_below_a_file_is_refused(self, tmp_path: Path) -> None:
+    async def test_a_directory_below_a_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         options = StoreOptions(directory=tmp_path / "file" / "objects")
         async with DirectoryStore(options) as store:
@@ -192,11 +192,13 @@ class TestTheDirectory:
                 with pytest.raises(StoreRefused, match="Not a directory"):
                     await call
 
-    async def test_is_for_its_owner_alone(self, store: DirectoryStore, root: Path) -> None:
+    async def test_only_the_owner_can_read_the_directory(
+        self, store: DirectoryStore, root: Path
+    ) -> None:
         await store.put("a/b", [b"private"])
         assert {path.stat().st_mode & 0o077 for path in all_in(root)} == {0}
 
-    async def test_with_a_damaged_file_raises_store_damaged(
+    async def test_a_damaged_file_raises_store_damaged(
         self, store: DirectoryStore, root: Path
     ) -> None:
         await store.put("key", [b"1"])
@@ -204,7 +206,7 @@ class TestTheDirectory:
         with pytest.raises(StoreDamaged, match="key~"):
             await store.head("key")
 
-    async def test_with_a_truncated_file_raises_store_damaged(
+    async def test_a_truncated_file_raises_store_damaged(
         self, store: DirectoryStore, root: Path
     ) -> None:
         await store.put("key", [b"123"])
@@ -214,14 +216,16 @@ class TestTheDirectory:
             async with store.get("key") as pieces:
                 assert [piece async for piece in pieces] == []
 
-    async def test_refuses_ids_that_it_did_not_make(self, store: DirectoryStore) -> None:
+    async def test_the_directory_refuses_ids_that_it_did_not_make(
+        self, store: DirectoryStore
+    ) -> None:
         await store.check()
         for wrong in ("", "..", "../whole", "a/b", ".hidden", "x" * 100):
             with pytest.raises(InvalidName) as refused:
                 await store.abort(Multipart("key", wrong))
             assert refused.value.value == wrong
 
-    async def test_that_is_not_open_writes_nothing(self, root: Path) -> None:
+    async def test_a_directory_that_is_not_entered_writes_nothing(self, root: Path) -> None:
         store = DirectoryStore(StoreOptions(directory=root))
         with pytest.raises(StoreUnreachable):
             await store.put("key", [b""])
@@ -229,8 +233,8 @@ class TestTheDirectory:
 
 
 class TestTheThreadsOfADirectory:
-    async def test_do_the_work(self, store: DirectoryStore) -> None:
-        """The event loop goes on while bytes are written."""
+    async def test_files_are_written_in_threads(self, store: DirectoryStore) -> None:
+        """The event loop is not blocked while bytes are written."""
         names: set[str] = set()
 
         class Watched(list[bytes]):
@@ -242,7 +246,9 @@ class TestTheThreadsOfADirectory:
         assert names
         assert all(name.startswith("towpath-store") for name in names)
 
-    async def test_complete_once_and_take_no_part_afterwards(self, store: DirectoryStore) -> None:
+    async def test_of_concurrent_completions_one_succeeds_and_later_parts_are_refused(
+        self, store: DirectoryStore
+    ) -> None:
         multipart = await store.begin_multipart("key", upload="u")
         part = await store.put_part(multipart, 1, [b"bytes"])
         late = [store.put_part(multipart, 1, [b"bytes"]) for _ in range(5)]

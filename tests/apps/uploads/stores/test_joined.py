@@ -1,4 +1,4 @@
-"""Objects that are joined of others inside the store, in a directory and on a real S3."""
+"""Objects that are joined from others inside the object store, in a directory and on a real S3."""
 
 import random
 
@@ -19,7 +19,7 @@ async def piece(store: ObjectStore, name: str, body: bytes) -> Upload:
     return msgspec.structs.replace(new_row(name), s3_key=f"pieces/{name}", final_size=len(body))
 
 
-async def test_a_joined_object_has_the_bytes_of_all_in_order_however_often_it_is_made(
+async def test_a_joined_object_has_all_bytes_in_order_also_when_repeated(
     store: ObjectStore,
 ) -> None:
     bodies = [random.Random(size).randbytes(size) for size in SIZES]
@@ -31,8 +31,8 @@ async def test_a_joined_object_has_the_bytes_of_all_in_order_however_often_it_is
         assert b"".join([some async for some in come]) == b"".join(bodies)
 
 
-async def test_a_join_goes_on_with_the_parts_that_are_stored(store: ObjectStore) -> None:
-    """A worker died before it was completed: what was copied is not copied again."""
+async def test_a_repeated_join_copies_only_the_missing_parts(store: ObjectStore) -> None:
+    """A worker died before the completion: copied parts are not copied again."""
     bodies = [random.Random(7).randbytes(6 * MIB), b"end"]
     pieces = [await piece(store, f"p{at}", body) for at, body in enumerate(bodies)]
     begun = await store.begin_multipart("whole", upload="u1")

@@ -1,4 +1,4 @@
-"""Which store the options name, and which `towpath up` gives them."""
+"""Which object store the options name, and which one `towpath up` starts."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ OBJECTS = BundledObjectStore("http://127.0.0.1:1", "access", "secret")
 
 
 class TestAStore:
-    def test_is_the_bucket_or_the_directory_that_is_named(self, tmp_path: Path) -> None:
+    def test_the_options_name_a_bucket_or_a_directory(self, tmp_path: Path) -> None:
         assert isinstance(new_store(StoreOptions(bucket="files")), S3Store)
         assert isinstance(new_store(StoreOptions(directory=tmp_path)), DirectoryStore)
         assert new_store(StoreOptions()) is None
@@ -39,30 +39,30 @@ class TestAStore:
             {"connections": 0},
         ],
     )
-    def test_that_can_not_be_is_refused(self, given: dict[str, Any]) -> None:
+    def test_impossible_options_are_refused(self, given: dict[str, Any]) -> None:
         with pytest.raises(InvalidOption) as refusal:
             StoreOptions(**given)
         assert "word" not in str(refusal.value)
 
-    def test_shows_no_secret(self) -> None:
+    def test_the_options_show_no_secret(self) -> None:
         shown = repr(StoreOptions(bucket="files", **KEYS, session_token="token"))  # noqa: S106 -- of nobody
         assert "token'" not in shown
         assert "'s'" not in shown
 
 
 class TestUp:
-    def test_keeps_uploads_in_its_directory(self, tmp_path: Path) -> None:
+    def test_up_keeps_uploads_in_its_directory(self, tmp_path: Path) -> None:
         assert (
             with_bundled(StoreOptions(), BundledServices(tmp_path)).directory
             == tmp_path / "uploads"
         )
 
-    def test_keeps_them_in_its_object_store_if_it_has_one(self, tmp_path: Path) -> None:
+    def test_up_keeps_uploads_in_its_object_store_if_it_has_one(self, tmp_path: Path) -> None:
         found = with_bundled(StoreOptions(), BundledServices(tmp_path, OBJECTS))
         assert (found.bucket, found.endpoint, found.make_bucket) == ("uploads", OBJECTS.url, True)
         assert (found.access_key, found.secret_key) == OBJECTS[1:]
         assert found.directory is None
 
-    def test_leaves_what_was_said(self, tmp_path: Path) -> None:
+    def test_up_does_not_change_given_options(self, tmp_path: Path) -> None:
         for said in (StoreOptions(bucket="files"), StoreOptions(directory=Path("x"))):
             assert with_bundled(said, BundledServices(tmp_path, OBJECTS)) == said

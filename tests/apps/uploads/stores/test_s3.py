@@ -1,4 +1,4 @@
-"""What holds for S3 beside the contract: lost answers, servers that refuse, freeze and go away."""
+"""S3 as object store, beyond the contract: lost answers, servers that refuse, freeze or stop."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def impatient(options: StoreOptions) -> StoreOptions:
 
 
 def hasty(options: StoreOptions) -> StoreOptions:
-    """For calls that get no answer: those that get one may take their time."""
+    """Options with short time limits, for calls that get no answer."""
     return replace(options, silence=seconds(1))
 
 
@@ -88,14 +88,14 @@ def frozen(objects: EmbeddedObjects) -> Generator[None]:
 
 class TestALostAnswer:
     @pytest.mark.parametrize("fault", [CallFault.LOST, CallFault.CUT, CallFault.SILENT])
-    async def test_to_a_completion_is_found_out(
+    async def test_a_completion_whose_answer_was_lost_finds_its_object(
         self,
         s3_proxy: S3Proxy,
         options: StoreOptions,
         fault: CallFault,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """The server has done it: the object that is there is that of this upload."""
+        """The server has completed it: the existing object belongs to this upload."""
         if fault is CallFault.SILENT:
             monkeypatch.setattr("towpath.apps.uploads.stores.s3.client._LONGER", 0.1)
         async with S3Store(options) as store:
@@ -109,7 +109,7 @@ class TestALostAnswer:
             assert (await store.complete(multipart, parts)) == made
 
     @pytest.mark.parametrize("fault", [CallFault.LOST, CallFault.SILENT])
-    async def test_to_a_part_is_trouble_that_passes(
+    async def test_a_lost_answer_to_a_part_is_a_temporary_error(
         self, s3_proxy: S3Proxy, options: StoreOptions, impatient: StoreOptions, fault: CallFault
     ) -> None:
         async with S3Store(options) as store, S3Store(impatient) as store_in_haste:
@@ -124,7 +124,7 @@ class TestALostAnswer:
             assert await content(store, KEY) == b"bytes"
 
     @pytest.mark.parametrize("fault", [CallFault.LOST, CallFault.CUT])
-    async def test_to_a_download_is_no_end_of_it(
+    async def test_a_cut_download_raises_and_does_not_look_complete(
         self, s3_proxy: S3Proxy, options: StoreOptions, fault: CallFault
     ) -> None:
         async with S3Store(options) as store:
@@ -133,10 +133,10 @@ class TestALostAnswer:
             with pytest.raises(errors.StoreUnreachable):
                 await content(store, KEY)
 
-    async def test_to_a_completion_that_was_not_done_stays_one(
+    async def test_a_completion_does_not_take_the_object_of_another_upload(
         self, s3_proxy: S3Proxy, options: StoreOptions
     ) -> None:
-        """Another upload's object under the key is not taken for this one's."""
+        """The existing object belongs to another upload."""
         async with S3Store(options) as store:
             other = await store.begin_multipart(KEY, upload="other")
             await store.complete(other, [await store.put_part(other, 1, [b"other"])])
@@ -167,7 +167,7 @@ class TestARefusal:
             (404, "NoSuchUpload", errors.MultipartNotFound),
         ],
     )
-    async def test_is_an_error_of_ours(
+    async def test_every_refusal_of_s3_becomes_a_store_error(
         self,
         s3_proxy: S3Proxy,
         options: StoreOptions,
@@ -182,7 +182,7 @@ class TestARefusal:
                 await store.complete(multipart, parts)
             assert type(refusal.value) is kind
 
-    async def test_to_slow_down_says_for_how_long_and_is_not_tried_again(
+    async def test_slow_down_is_not_repeated_and_says_how_long_to_wait(
         self, s3_proxy: S3Proxy, options: StoreOptions
     ) -> None:
         async with S3Store(options) as store:
@@ -198,7 +198,7 @@ class TestARefusal:
             assert refusal.value.after is None
 
     @pytest.mark.parametrize("name", CALLS)
-    async def test_of_wrong_credentials_stays_one(
+    async def test_wrong_credentials_are_a_permanent_error(
         self, running_objects: EmbeddedObjects, name: str
     ) -> None:
         wrong = "wrong-secret-of-nobody"
@@ -208,7 +208,7 @@ class TestARefusal:
             assert refusal.value.retry is RetryAdvice.NEVER
             assert wrong not in str(refusal.value)
 
-    async def test_of_a_missing_bucket_names_the_bucket_and_the_setting(
+    async def test_the_error_of_a_missing_bucket_names_the_bucket_and_the_setting(
         self, running_objects: EmbeddedObjects
     ) -> None:
         async with S3Store(s3_options(running_objects, bucket="nowhere")) as store:
@@ -222,7 +222,7 @@ class TestARefusal:
             await store.check()
 
     @pytest.mark.parametrize(("region", "named"), [("us-east-1", 0), ("eu-west-1", 1)])
-    async def test_is_made_in_its_region_which_amazon_takes_no_name_of_for_the_first(
+    async def test_a_bucket_is_created_in_its_region_without_a_name_for_us_east_1(
         self, options: StoreOptions, s3_proxy: S3Proxy, region: str, named: int
     ) -> None:
         made = replace(options, bucket=f"made-in-{region}", make_bucket=True, region=region)
@@ -234,7 +234,7 @@ class TestARefusal:
 
 class TestAServer:
     @pytest.mark.parametrize("name", CALLS)
-    async def test_that_is_away_is_trouble_that_passes(
+    async def test_an_unreachable_server_is_a_temporary_error(
         self, running_objects: EmbeddedObjects, name: str
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -244,7 +244,9 @@ class TestAServer:
             with pytest.raises(errors.StoreUnreachable):
                 await CALLS[name](store)
 
-    async def test_that_is_frozen_is_given_up(self, running_objects: EmbeddedObjects) -> None:
+    async def test_calls_to_a_frozen_server_time_out_and_leave_no_connection(
+        self, running_objects: EmbeddedObjects
+    ) -> None:
         """Also while a body is on its way that it does not read. No connection stays behind: one
         that is closed stays open while it has bytes to send, which here would be for ever.
         """
@@ -269,7 +271,7 @@ class TestAServer:
 
 
 def connections_to(port: int | None) -> int:
-    """How many this process has open."""
+    """The number of connections of this process to *port*."""
     return sum(_leads_to(port, int(fd.name)) for fd in Path("/proc/self/fd").iterdir())
 
 
@@ -284,7 +286,7 @@ def _leads_to(port: int | None, fd: int) -> bool:
 
 
 class TestTheList:
-    async def test_of_parts_has_all_pages(
+    async def test_the_list_of_parts_has_all_pages(
         self, options: StoreOptions, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Also where a server lists what was sent before, and a page ends in the middle of it."""
@@ -302,7 +304,9 @@ class TestTheList:
 
 
 class TestAServerWithoutChecksums:
-    async def test_is_sent_an_md5(self, running_objects: EmbeddedObjects) -> None:
+    async def test_a_server_without_checksums_gets_an_md5(
+        self, running_objects: EmbeddedObjects
+    ) -> None:
         async with S3Store(s3_options(running_objects, checksums=False)) as store:
             multipart, parts = await two_parts(store)
             made = await store.complete(multipart, parts, checksum=whole_of(parts))
@@ -313,7 +317,7 @@ class TestAServerWithoutChecksums:
                 await store.put(KEY, [b"bytes"], checksum=wrong)
 
     @pytest.mark.parametrize("how", ["crc", "md5"])
-    async def test_or_with_them_refuses_what_was_damaged_on_its_way(
+    async def test_a_body_that_was_damaged_on_the_way_is_refused(
         self, s3_proxy: S3Proxy, running_objects: EmbeddedObjects, how: str
     ) -> None:
         options = s3_options(running_objects, endpoint=s3_proxy.url, checksums=how == "crc")
@@ -328,7 +332,7 @@ class TestAServerWithoutChecksums:
 
 
 class TestTheClient:
-    async def test_takes_pieces_as_they_are(self) -> None:
+    async def test_the_client_sends_pieces_without_copying_them(self) -> None:
         piece = bytes(1024 * 1024)
         sent: list[int] = []
         body = BodyStream([piece, b"end"], lambda: sent.append(1))
@@ -337,7 +341,7 @@ class TestTheClient:
         assert [memoryview(view).obj is piece for view in views] == [True] * 4 + [False]
         assert len(sent) == 5
 
-    async def test_goes_where_the_options_say(
+    async def test_the_client_calls_the_endpoint_of_the_options(
         self, running_objects: EmbeddedObjects, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("HTTP_PROXY", "http_proxy", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
@@ -345,7 +349,7 @@ class TestTheClient:
         async with S3Store(s3_options(running_objects)) as store:
             await store.put(KEY, [b"there"])
 
-    async def test_finds_credentials_where_they_usually_are(
+    async def test_the_client_finds_credentials_in_the_environment(
         self, running_objects: EmbeddedObjects, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         options = StoreOptions(bucket=BUCKET, endpoint=running_objects.url, prefix="chain/")
@@ -361,7 +365,7 @@ class TestTheClient:
         async with S3Store(options) as store:
             await store.put(KEY, [b"there"])
 
-    async def test_that_was_closed_is_refused_without_a_request(
+    async def test_a_closed_client_sends_no_request(
         self, options: StoreOptions, s3_proxy: S3Proxy
     ) -> None:
         async with S3Store(options) as store:
@@ -370,7 +374,7 @@ class TestTheClient:
             await store.head(KEY)
         assert s3_proxy.calls == []
 
-    def test_that_is_not_installed_names_the_extra(
+    def test_a_missing_library_names_the_extra(
         self, options: StoreOptions, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in [name for name in sys.modules if "uploads.stores.s3" in name]:
