@@ -245,10 +245,10 @@ class TestConnectionsThatDrip:
     ) -> None:
         async with dripping(app, owners=1, each=1) as [drip]:
             budget = uploads_of(app).lifecycle.records.budget
-            before = await budget.coming()
+            before = await budget.leases()
 
             async def was_held() -> bool:
-                return min((await budget.coming()).values()) > min(before.values())
+                return min((await budget.leases()).values()) > min(before.values())
 
             await eventually_async(was_held)
             drip.writer.write(bytes(8 * MIB - 4))

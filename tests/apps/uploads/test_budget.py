@@ -19,7 +19,7 @@ from towpath.apps.uploads.records import (
     HoldAnswer,
     UploadRecords,
 )
-from towpath.apps.uploads.states import Put
+from towpath.apps.uploads.states import CountedChunk
 from towpath.clock import ManualClock, hours, minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -206,7 +206,7 @@ class TestTheBudget:
         body = lease("u1", "a", 8, part=1)
         await budget.reserve(body)
         await budget.finish(body, 5)
-        assert await budget.settled() == {"u1": {1: 5}}
+        assert await budget.without_bodies() == {"u1": {1: 5}}
 
     async def test_counts_are_corrected_unless_they_have_changed(self, budget: Budget) -> None:
         body = lease("u1", "a", 8)
@@ -238,7 +238,7 @@ class TestTheBudget:
         server.ask("HSET", "uploads:{budget}:sizes", "u1/0", f"{size} b")
         server.ask("HSET", "uploads:{budget}:shares", "b", str(size))
         server.ask("INCRBY", "uploads:{budget}:total", str(size))
-        assert await budget.settled() == {"u1": {0: size}}
+        assert await budget.without_bodies() == {"u1": {0: size}}
         await budget.release("u1", [0])
         assert await used(budget) == 8
 
@@ -454,7 +454,7 @@ async def _what_has_room_first(
     waiting.sort(key=lambda chunk: chunk[0] != upload_id or chunk[1] not in room)
 
 
-async def _put(records: UploadRecords, upload_id: str, number: int, data: bytes) -> Put:
+async def _put(records: UploadRecords, upload_id: str, number: int, data: bytes) -> CountedChunk:
     token, chunks = f"t{number}", records.chunks(upload_id)
     await chunks.append(token, 0, data)
     found = await put_one(records.state(upload_id), number, data, token)

@@ -214,7 +214,7 @@ async def test_a_gap_is_repaired(timed: TimedUploads, gap: Gap) -> None:
 
 # ── faults in what repairs them ──────────────────────────────────────────────────────────
 
-PUSH, SWEEP = f"{HERE}.lifecycle", f"{HERE}.sweeping"
+LIFECYCLE, SWEEP = f"{HERE}.lifecycle", f"{HERE}.sweeping"
 RECORDS, PARTS = f"{HERE}.records", f"{HERE}.parts"
 FAULTS: list[tuple[Gap, PlantedFault]] = [
     (
@@ -250,7 +250,7 @@ FAULTS: list[tuple[Gap, PlantedFault]] = [
         before_the_job,
         PlantedFault(
             "the sweep submits no job of a part",
-            PUSH, "Lifecycle.push", "for part, turn in chart.whole_parts():",
+            LIFECYCLE, "Lifecycle.submit_ready", "for part, turn in chart.whole_parts():",
             "for part, turn in ():",
         ),
     ),
@@ -279,7 +279,7 @@ FAULTS: list[tuple[Gap, PlantedFault]] = [
         before_the_row,
         PlantedFault(
             "the sweep submits no completion",
-            PUSH, "Lifecycle.push", "len(chart.parts) == plan.total_parts", "False",
+            LIFECYCLE, "Lifecycle.submit_ready", "len(chart.parts) == plan.total_parts", "False",
         ),
     ),
     (

@@ -15,7 +15,7 @@ from tests.apps.uploads.tus_client import BODY, TUS, create, offset_of, patch
 from tests.apps.uploads.uploading import UploadServices
 from tests.server.in_process import client_of
 from towpath.apps.uploads.http import ROUTES
-from towpath.apps.uploads.http.owning import own_reading, own_sending
+from towpath.apps.uploads.http.owning import require_own_to_read, require_own_to_send
 from towpath.apps.uploads.model import NewUpload
 from towpath.apps.uploads.tables import TABLES
 from towpath.embedded import EmbeddedServer
@@ -252,7 +252,8 @@ class TestTheCheck:
         unguarded = {
             f"{sorted(route.methods)} {route.path}"
             for route in routes
-            if "{id}" in route.path and not calls(route) & {own_sending, own_reading}
+            if "{id}" in route.path
+            and not calls(route) & {require_own_to_send, require_own_to_read}
         }
         assert unguarded == {"['OPTIONS'] /files/{id}"}
 

@@ -83,7 +83,7 @@ class TestALossOfRedisWhileAChunkComes:
 
         with monkeypatch.context() as patch:
             patch.setattr(UploadState, "put", late)
-            patch.setattr(uploads.lifecycle, "tell_chunk", tell)
+            patch.setattr(uploads.lifecycle, "publish_chunk", tell)
             with pytest.raises((ChunkLost, OffsetDiffers)):
                 await send(uploads, view, data)
         assert await uploads.service.missing(upload) == [Range(0, 1)]

@@ -19,13 +19,13 @@ from towpath.apps.uploads.hashes import PartEntry
 from towpath.apps.uploads.model import Range, Status, Upload
 from towpath.apps.uploads.options import UploadsOptions
 from towpath.apps.uploads.records import UploadRecords
-from towpath.apps.uploads.states import Closed, PartStale, Put, UploadUnknown
+from towpath.apps.uploads.states import CountedChunk, KnownSize, PartStale, UploadUnknown
 from towpath.clock import ManualClock, hours, minutes
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 
 MOST = 30_000
-PutChunk = Callable[..., Awaitable[Put]]
+PutChunk = Callable[..., Awaitable[CountedChunk]]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def upload(records: UploadRecords) -> Upload:
 def put(records: UploadRecords) -> PutChunk:
     async def put(
         number: int, data: bytes | None = None, *, of: str = "u1", last: bool = False
-    ) -> Put:
+    ) -> CountedChunk:
         data = bytes([number % 251]) * 4 if data is None else data
         token = f"t{number}-{digest_of(data).hex()[:6]}"
         chunks = records.chunks(of)
@@ -53,7 +53,7 @@ def put(records: UploadRecords) -> PutChunk:
     return put
 
 
-async def fill(put: PutChunk, numbers: range) -> Put:
+async def fill(put: PutChunk, numbers: range) -> CountedChunk:
     found = None
     for number in numbers:
         found = await put(number, b"zz" if number == 12 else None)
@@ -167,7 +167,7 @@ class TestAChunk:
         status: Status,
         error: type[Exception],
     ) -> None:
-        await records.state("u1").settle(1, status)
+        await records.state("u1").end(1, status)
         with pytest.raises(error):
             await put(0)
 
@@ -261,7 +261,7 @@ class TestASizeThatIsNotKnown:
     async def test_an_upload_of_unknown_size_may_end_without_bytes(
         self, records: UploadRecords, upload: Upload
     ) -> None:
-        assert await records.state("u1").close(0) == Closed(0, 1, None, 0, last=True)
+        assert await records.state("u1").close(0) == KnownSize(0, 1, None, 0, last=True)
 
 
 class TestAPart:

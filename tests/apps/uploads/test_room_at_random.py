@@ -187,7 +187,7 @@ async def test_bytes_never_exceed_their_room_and_every_file_arrives(
         assert 1 <= min(campaign.waits) <= max(campaign.waits) <= 60
         assert campaign.most > BUDGET // 2
         budget = servers[0].lifecycle.records.budget
-        assert await budget.coming() == {}
+        assert await budget.leases() == {}
         await servers[0].service.sweeping.once()
         assert await budget.used() == 0
         assert server.ask("KEYS", "upload:*:chunks:*") == []

@@ -332,9 +332,9 @@ class TestSeveralServers:
     async def test_servers_take_turns_and_share_the_count_of_waiting_chunks(
         self, uploads: UploadServices
     ) -> None:
-        turns = uploads.lifecycle.records.turns
+        turns = uploads.lifecycle.records.sweep_turns
         assert await turns.take("a", lasts=seconds(60)) == (True, 0)
-        await turns.note(7)
+        await turns.save_queued(7)
         assert await turns.take("b", lasts=seconds(60)) == (False, 7)
         assert await turns.take("a", lasts=seconds(60)) == (True, 7)
 

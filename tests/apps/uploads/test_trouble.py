@@ -28,7 +28,7 @@ async def test_a_slow_publish_refuses_no_chunk(
     view = await uploads.start(size=C)
     server.pause()
     try:
-        await uploads.lifecycle.tell_chunk(view.upload.upload_id, 0, last=True)
+        await uploads.lifecycle.publish_chunk(view.upload.upload_id, 0, last=True)
     finally:
         server.unpause()
 

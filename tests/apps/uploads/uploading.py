@@ -13,7 +13,7 @@ from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.parts import Storing
 from towpath.apps.uploads.records import BodyLease, Budget
 from towpath.apps.uploads.service import UploadService, View
-from towpath.apps.uploads.states import NewChunk, Put, UploadState
+from towpath.apps.uploads.states import CountedChunk, NewChunk, UploadState
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.apps.uploads.stores.port import ObjectStore
 from towpath.clock import hours, seconds
@@ -70,7 +70,7 @@ def digest_of(data: bytes) -> bytes:
 
 async def put_one(
     state: UploadState, number: int, data: bytes, token: str, *, last: bool = False, most: int = 100
-) -> Put:
+) -> CountedChunk:
     """Count a staged chunk."""
     chunk = NewChunk(number, len(data), digest_of(data), token)
     puts, refusal = await state.put([chunk], last=last, most=most)
@@ -214,5 +214,5 @@ async def change(uploads: UploadServices, view: View, **values: int) -> None:
 
 async def end_leases(budget: Budget) -> None:
     """End all leases, as they expire if their servers die or stand still."""
-    for name in await budget.coming():
+    for name in await budget.leases():
         await budget.finish(BodyLease(name, "", 0, "", extent=0, own=0, stays=True), 0)

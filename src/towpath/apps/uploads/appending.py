@@ -35,7 +35,7 @@ from towpath.apps.uploads.model import FINAL, NewUpload, Status, Upload, UploadP
 from towpath.apps.uploads.records import PIECE, NoRoom, tail_token
 from towpath.apps.uploads.room import BodyRoom, refused
 from towpath.apps.uploads.service import UploadService, View
-from towpath.apps.uploads.states import Front, NewChunk, Put, UploadUnknown, not_open
+from towpath.apps.uploads.states import CountedChunk, NewChunk, Progress, UploadUnknown, not_open
 from towpath.apps.uploads.stores.port import Piece
 from towpath.clock import steady, wall_ms
 from towpath.errors import ServerError
@@ -115,25 +115,25 @@ class Appending:
         if upload.sources:
             return UploadPosition(upload, upload.status, None, upload.size, wall_ms())
         await self._uploads.missing(upload_id)  # notes chunks that lost their bytes
-        front, offset = await self._read_front(upload.upload_id, upload.plan)
-        return UploadPosition(upload, front.status, offset, front.size, front.updated_at)
+        progress, offset = await self._read_progress(upload.upload_id, upload.plan)
+        return UploadPosition(upload, progress.status, offset, progress.size, progress.updated_at)
 
-    async def _read_front(
-        self, upload_id: str, plan: UploadPlan, front: Front | None = None
-    ) -> tuple[Front, int]:
+    async def _read_progress(
+        self, upload_id: str, plan: UploadPlan, progress: Progress | None = None
+    ) -> tuple[Progress, int]:
         """Returns the first missing chunk and the offset. Counts a chunk that is staged whole."""
         while True:
-            front = front or await self.records.state(upload_id).front()
-            plan = sized(plan, front)
-            if plan.size is not None and front.chunk >= plan.most_chunks:
-                return front, plan.size
-            length = chunk_length(plan, front.chunk)
-            token = tail_token(front.generation, front.chunk)
+            progress = progress or await self.records.state(upload_id).progress()
+            plan = sized(plan, progress)
+            if plan.size is not None and progress.first_missing >= plan.most_chunks:
+                return progress, plan.size
+            length = chunk_length(plan, progress.first_missing)
+            token = tail_token(progress.generation, progress.first_missing)
             staged = await self.records.chunks(upload_id).staged(token)
-            if not front.status.open or staged < length:
-                return front, front.chunk * plan.chunk_size + staged
-            await self.count_chunk(upload_id, plan, front.chunk, token)
-            front = None
+            if not progress.status.open or staged < length:
+                return progress, progress.first_missing * plan.chunk_size + staged
+            await self.count_chunk(upload_id, plan, progress.first_missing, token)
+            progress = None
 
     async def count_chunk(
         self,
@@ -142,7 +142,7 @@ class Appending:
         number: int,
         token: str,
         room: BodyRoom | None = None,
-    ) -> Put:
+    ) -> CountedChunk:
         """Count a chunk whose bytes are staged under *token*. Raises as `Ingest.commit`."""
         total = plan.total_chunks
         [put] = await self._ingest.commit(
@@ -192,25 +192,25 @@ class Appending:
             now = (await self.look(upload_id)).offset or 0
             raise OffsetDiffers(upload_id, now, given=writing.offset) from error
         if writing.inside:
-            self.records.body_ends.put(upload_id, (writing.front.generation, writing.offset))
+            self.records.body_ends.put(upload_id, (writing.progress.generation, writing.offset))
         return writing.offset
 
     async def _begin_writing(
         self, upload_id: str, offset: int, room: BodyRoom, length: int | None
     ) -> Writing:
         _, plan = await self._uploads.plan_of(upload_id)
-        front = await self.records.state(upload_id).front()
-        if not front.status.open and front.status is not Status.COMPLETED:
-            raise not_open(upload_id, front.status)
-        known = self.records.body_ends.get(upload_id) == (front.generation, offset)
-        if not known or front.chunk != offset // plan.chunk_size:
-            front, here = await self._read_front(upload_id, plan, front)
+        progress = await self.records.state(upload_id).progress()
+        if not progress.status.open and progress.status is not Status.COMPLETED:
+            raise not_open(upload_id, progress.status)
+        known = self.records.body_ends.get(upload_id) == (progress.generation, offset)
+        if not known or progress.first_missing != offset // plan.chunk_size:
+            progress, here = await self._read_progress(upload_id, plan, progress)
             if offset != here:
                 raise OffsetDiffers(upload_id, here, given=offset)
-        plan = sized(plan, front)
+        plan = sized(plan, progress)
         if plan.size is not None and offset + (length or 0) > plan.size:
             raise UploadTooLarge(f"{offset + (length or 0)} bytes of {plan.size}", upload_id)
-        return Writing(self, room, front, upload_id, plan, offset=offset, length=length)
+        return Writing(self, room, progress, upload_id, plan, offset=offset, length=length)
 
     async def _append_verified(
         self,
@@ -275,16 +275,16 @@ class Appending:
         if upload.size not in (None, size):
             raise UploadConflict(upload_id, f"has {upload.size} bytes, not {size}")
         try:
-            _, offset = await self._read_front(upload_id, upload.plan)
+            _, offset = await self._read_progress(upload_id, upload.plan)
         except UploadUnknown:
             await self._lifecycle.restore(upload_id)
-            _, offset = await self._read_front(upload_id, upload.plan)
+            _, offset = await self._read_progress(upload_id, upload.plan)
         if offset > size:
             raise UploadConflict(upload_id, f"already has {offset} bytes, more than {size}")
         await self._lifecycle.ledger.write(tables.sized(upload, size))
         closed = await self.records.state(upload_id).size(size)
-        await self._lifecycle.submit_closed(upload_id, closed)
-        await self._read_front(upload_id, plan)  # the last chunk may be whole now
+        await self._lifecycle.submit_after_size(upload_id, closed)
+        await self._read_progress(upload_id, plan)  # the last chunk may be whole now
 
     # ── joining ──────────────────────────────────────────────────────────────────────────
 
@@ -352,14 +352,14 @@ class Writing:
         self,
         appending: Appending,
         room: BodyRoom,
-        front: Front,
+        progress: Progress,
         upload_id: str,
         plan: UploadPlan,
         *,
         offset: int,
         length: int | None,
     ) -> None:
-        self.appending, self.room, self.front = appending, room, front
+        self.appending, self.room, self.progress = appending, room, progress
         self.upload_id, self.plan, self.offset = upload_id, plan, offset
         records = appending.records
         self.chunks, self._state = records.chunks(upload_id), records.state(upload_id)
@@ -377,7 +377,7 @@ class Writing:
         return self.offset % self.plan.chunk_size
 
     def token(self, number: int) -> str:
-        return tail_token(self.front.generation, number)
+        return tail_token(self.progress.generation, number)
 
     async def reserve_first(self) -> None:
         """Reserve the part of the next byte before the body is read.
@@ -445,10 +445,10 @@ class Writing:
         if self.number * self.plan.chunk_size >= self._start:
             await self._require_missing()
         part, begun = self.plan.part_of(self.number), self.appending.records.begun_parts
-        known = begun.get((self.upload_id, part)) == self.front.generation
+        known = begun.get((self.upload_id, part)) == self.progress.generation
         if self.room.has(part) and not known:
             await asyncio.gather(self.touch(part), self.room.finish(part))
-            begun.put((self.upload_id, part), self.front.generation)
+            begun.put((self.upload_id, part), self.progress.generation)
 
     async def _require_missing(self) -> None:
         """Require that the chunk in which the body ends is still the first missing one.
@@ -456,8 +456,8 @@ class Writing:
         Raises ChunkLost if it is not: no request would continue the staged bytes, so they are
         deleted. Raises UploadUnknown.
         """
-        front = await self._state.front()
-        if (front.generation, front.chunk) != (self.front.generation, self.number):
+        progress = await self._state.progress()
+        if (progress.generation, progress.first_missing) != (self.progress.generation, self.number):
             await self.chunks.delete((), [self.token(self.number)])
             raise ChunkLost(self.upload_id, f"chunk {self.number}")
 
@@ -587,8 +587,8 @@ class Fork:
             return  # staged bytes expire
 
 
-def sized(plan: UploadPlan, front: Front) -> UploadPlan:
-    return msgspec.structs.replace(plan, size=front.size) if front.size is not None else plan
+def sized(plan: UploadPlan, progress: Progress) -> UploadPlan:
+    return msgspec.structs.replace(plan, size=progress.size) if progress.size is not None else plan
 
 
 def chunk_length(plan: UploadPlan, number: int) -> int:

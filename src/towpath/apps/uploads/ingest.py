@@ -33,7 +33,14 @@ from towpath.apps.uploads.model import MOST_AT_ONCE, Status, UploadPlan
 from towpath.apps.uploads.options import MIB
 from towpath.apps.uploads.records import PIECE, renewed_parts
 from towpath.apps.uploads.room import BodyRoom, refused
-from towpath.apps.uploads.states import Known, NewChunk, PartStale, Put, UploadUnknown, not_open
+from towpath.apps.uploads.states import (
+    CountedChunk,
+    KnownChunk,
+    NewChunk,
+    PartStale,
+    UploadUnknown,
+    not_open,
+)
 from towpath.clock import steady
 from towpath.engine.check import integer
 from towpath.engine.durability import Disk, Durability
@@ -126,7 +133,7 @@ class Ingest:
 
     async def receive(
         self, request: ChunkRequest, body: AsyncIterator[bytes], plan: UploadPlan
-    ) -> Put:
+    ) -> CountedChunk:
         """Receive chunks; returns the outcome of the last one, a duplicate if all of them are.
 
         If one is refused, those before it count. Raises the error of the refused one; and
@@ -182,8 +189,8 @@ class Ingest:
             raise refused(request.upload_id, refusal, chart.missing_of_begun())
 
     async def _close_empty(
-        self, request: ChunkRequest, known: Known, body: AsyncIterator[bytes]
-    ) -> Put:
+        self, request: ChunkRequest, known: KnownChunk, body: AsyncIterator[bytes]
+    ) -> CountedChunk:
         """Close the upload: the file ended with the chunk before. A repeat is a duplicate."""
         async for data in body:
             if data:
@@ -198,7 +205,7 @@ class Ingest:
             await self._lifecycle.save_size(request.upload_id, closed)
         fields, _ = await state.look()
         status = Status(fields["status"])
-        return Put(
+        return CountedChunk(
             duplicate=known.size is not None,
             status=status,
             received=int(fields["received_chunks"]),
@@ -213,11 +220,11 @@ class Ingest:
     async def _receive_one(
         self,
         request: ChunkRequest,
-        known: Sequence[Known],
+        known: Sequence[KnownChunk],
         room: BodyRoom,
         body: AsyncIterator[bytes],
         plan: UploadPlan,
-    ) -> list[Put]:
+    ) -> list[CountedChunk]:
         """Stage and count a chunk. If Redis has it already, its bytes are only compared."""
         token = "" if known[0].here else secrets.token_hex(8)
         if token:
@@ -279,14 +286,14 @@ class Ingest:
     async def _receive_several(
         self,
         request: ChunkRequest,
-        known: Sequence[Known],
+        known: Sequence[KnownChunk],
         room: BodyRoom,
         body: AsyncIterator[bytes],
         plan: UploadPlan,
-    ) -> list[Put]:
+    ) -> list[CountedChunk]:
         """Count the chunks of one MiB while those of the next MiB arrive."""
         size, number, came = plan.chunk_size, request.number, 0
-        wanted, before, puts = _run_length(request, plan), PendingWrite(), list[Put]()
+        wanted, before, puts = _run_length(request, plan), PendingWrite(), list[CountedChunk]()
 
         async def write(chunks: Mapping[int, bytes]) -> None:
             puts.extend(await self._write(request, chunks, known, room, plan))
@@ -314,10 +321,10 @@ class Ingest:
         self,
         request: ChunkRequest,
         bodies: Mapping[int, bytes],
-        known: Sequence[Known],
+        known: Sequence[KnownChunk],
         room: BodyRoom,
         plan: UploadPlan,
-    ) -> list[Put]:
+    ) -> list[CountedChunk]:
         """Stage and count some chunks, whose bytes have all arrived."""
         chunks: list[NewChunk] = []
         for number, data in bodies.items():
@@ -356,7 +363,7 @@ class Ingest:
         durability: Durability | None = None,
         is_end: bool = False,
         is_tail: bool = False,
-    ) -> list[Put]:
+    ) -> list[CountedChunk]:
         """Count staged chunks of one part, in order, and submit the job of the part if it is whole.
 
         *last* = the chunk that ends the file, if that is known; *is_end* = the body brings no more
@@ -407,7 +414,7 @@ class Ingest:
             # If a job has stored the part meanwhile, its bytes are not lost.
             if lost and await self._records.state(upload_id).lose(puts[-1].generation, lost):
                 raise ChunkLost(upload_id, f"chunk {gone[0]}")
-        publish = self._lifecycle.tell_chunk
+        publish = self._lifecycle.publish_chunk
         following: list[Coroutine[Any, Any, None]] = [
             publish(upload_id, chunk.number, last=chunk.number == last) for chunk in counted
         ]
@@ -439,7 +446,7 @@ class Ingest:
 
     # ── safety ───────────────────────────────────────────────────────────────────────────
 
-    async def safety(self, request: ChunkRequest, put: Put) -> Safety:
+    async def safety(self, request: ChunkRequest, put: CountedChunk) -> Safety:
         """Returns how safe the chunk is now; waits until its part is stored, if requested."""
         wait = request.safety is Safety.STORED and put.turn is not None
         if not put.token or (wait and await self._wait_until_stored(request.upload_id, put)):
@@ -456,7 +463,7 @@ class Ingest:
             return False
         return all(fact.durability.disk is Disk.DISK for fact in facts)
 
-    async def _wait_until_stored(self, upload_id: str, put: Put) -> bool:
+    async def _wait_until_stored(self, upload_id: str, put: CountedChunk) -> bool:
         """Wait until the part of a chunk is stored; False if it takes too long, or can't be."""
         state, until = self._records.state(upload_id), steady() + _STORED_WITHIN
         while steady() < until:

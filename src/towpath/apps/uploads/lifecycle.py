@@ -20,7 +20,7 @@ from towpath.apps.uploads.measures import Measures
 from towpath.apps.uploads.model import ATTEMPTS, RETRY, UPLOADS, Status, Upload
 from towpath.apps.uploads.options import UploadsOptions
 from towpath.apps.uploads.records import UploadRecords
-from towpath.apps.uploads.states import Closed, UploadUnknown, not_open
+from towpath.apps.uploads.states import KnownSize, UploadUnknown, not_open
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.apps.uploads.stores.errors import MultipartNotFound, ObjectNotFound, StoreError
 from towpath.apps.uploads.stores.port import UPLOAD, Multipart, ObjectStore, Part
@@ -33,8 +33,8 @@ from towpath.ledger.ledger import Ledger
 
 CHUNK_CHANNEL = "upload:chunk:received"
 _JOINED_AGAIN = 60_000
-"""ms: within this time, `push` submits at most one new job for an upload that is joined from
-others."""
+"""ms: within this time, `submit_ready` submits at most one new job for an upload that is joined
+from others."""
 _DELAYED_MOST = minutes(1)
 """Longer than any delay of our jobs: if a job is due later, an operator has moved it."""
 _ERROR_LONGEST = 500
@@ -129,18 +129,18 @@ class Lifecycle:
                 await self.fail(work.upload, work.generation, reason)
                 await engine.delete(submitted.job)
 
-    async def save_size(self, upload_id: str, closed: Closed) -> None:
+    async def save_size(self, upload_id: str, known: KnownSize) -> None:
         """Save the size of an upload in its row, then submit the job that is ready, if any."""
         upload = await self.row(upload_id)
-        await self.ledger.write(tables.sized(upload, closed.size))
-        await self.submit_closed(upload_id, closed)
+        await self.ledger.write(tables.sized(upload, known.size))
+        await self.submit_after_size(upload_id, known)
 
-    async def submit_closed(self, upload_id: str, closed: Closed) -> None:
+    async def submit_after_size(self, upload_id: str, known: KnownSize) -> None:
         """Submit the job for which an upload is ready now that its size is known, if any."""
-        if closed.last:
-            await self.submit(Work(upload_id, closed.generation))
-        elif closed.part is not None:
-            await self.submit(Work(upload_id, closed.generation, closed.part, closed.turn))
+        if known.last:
+            await self.submit(Work(upload_id, known.generation))
+        elif known.part is not None:
+            await self.submit(Work(upload_id, known.generation, known.part, known.turn))
 
     async def _is_lost(self, submitted: Submitted) -> bool:
         """Whether a job will not run in time, because it has ended or was moved."""
@@ -194,7 +194,7 @@ class Lifecycle:
         if upload.generation != generation or not upload.status.open:
             return None
         state = self.records.state(upload.upload_id)
-        tails = await self.records.tails(upload.upload_id)
+        tails = await self.records.tail_tokens(upload.upload_id)
         await self.records.chunks(upload.upload_id).delete_all(tails)
         with suppress(UploadUnknown):
             begun = (await state.chart()).fill
@@ -222,12 +222,12 @@ class Lifecycle:
         try:
             await self.records.state(upload.upload_id).revive(generation)
             await self.records.keep_tail(upload.upload_id, generation)
-            await self.push(upload.upload_id)
+            await self.submit_ready(upload.upload_id)
         except UploadUnknown:
             return await self.reopen(upload)
         return upload
 
-    async def push(self, upload_id: str, *, stalled: bool = False) -> None:
+    async def submit_ready(self, upload_id: str, *, stalled: bool = False) -> None:
         """Submit all jobs that an upload is ready for, as `submit` does. Raises UploadUnknown."""
         upload = await self.row(upload_id)
         if upload.sources:
@@ -297,12 +297,12 @@ class Lifecycle:
                 break
         state = self.records.state(upload_id)
         fields = {"error_message": reason}
-        tails = await self.records.tails(upload_id) if drop else []
-        begun = await state.settle(generation, Status.FAILED, fields, drop=drop)
+        tails = await self.records.tail_tokens(upload_id) if drop else []
+        begun = await state.end(generation, Status.FAILED, fields, drop=drop)
         if drop:
             await self.records.chunks(upload_id).delete_all(tails)
             await self.records.budget.release(upload_id, begun)
-        await self.tell_progress(upload_id)
+        await self.publish_progress(upload_id)
 
     async def end(self, upload: Upload, status: Status) -> bool:
         """Abort or expire *upload*, and delete its bytes from the object store and Redis.
@@ -331,11 +331,11 @@ class Lifecycle:
             await store.delete(upload.s3_key)
             gone = True
         state = self.records.state(upload.upload_id)
-        tails = await self.records.tails(upload.upload_id)
-        begun = await state.settle(upload.generation, status, drop=True)
+        tails = await self.records.tail_tokens(upload.upload_id)
+        begun = await state.end(upload.generation, status, drop=True)
         await self.records.chunks(upload.upload_id).delete_all(tails)
         await self.records.budget.release(upload.upload_id, begun)
-        await self.tell_progress(upload.upload_id)
+        await self.publish_progress(upload.upload_id)
         return gone
 
     async def final_of(self, upload: Upload) -> Upload | None:
@@ -364,7 +364,7 @@ class Lifecycle:
 
     # ── publishing ───────────────────────────────────────────────────────────────────────
 
-    async def tell_chunk(self, upload_id: str, number: int, *, last: bool) -> None:
+    async def publish_chunk(self, upload_id: str, number: int, *, last: bool) -> None:
         """Publish that a chunk was received."""
         message = {
             "upload_id": upload_id,
@@ -374,7 +374,7 @@ class Lifecycle:
         }
         await self._publish(CHUNK_CHANNEL, message)
 
-    async def tell_progress(self, upload_id: str) -> Mapping[str, str]:
+    async def publish_progress(self, upload_id: str) -> Mapping[str, str]:
         """Publish the progress of an upload; returns the fields of its state, if Redis has it."""
         with suppress(UploadUnknown, ServerError):
             fields, _ = await self.records.state(upload_id).look()

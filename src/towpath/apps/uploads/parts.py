@@ -147,7 +147,7 @@ class Storing:
                 body = await self._read_chunks(upload, taken)
             except BytesGone as error:
                 await state.lose(upload.generation, error.gone)
-                await self._lifecycle.tell_progress(upload.upload_id)
+                await self._lifecycle.publish_progress(upload.upload_id)
                 return
             with self._lifecycle.measures.timed(STORE_LATENCY):
                 stored, whole = await self._send_part(upload, part, body)
@@ -166,7 +166,7 @@ class Storing:
             return
         if last:
             await self._lifecycle.submit(Work(upload.upload_id, upload.generation))
-        await self._lifecycle.tell_progress(upload.upload_id)
+        await self._lifecycle.publish_progress(upload.upload_id)
 
     async def _read_chunks(self, upload: Upload, taken: TakenPart) -> list[Piece]:
         """The bytes of a part, in pieces. Raises BytesGone."""
@@ -409,8 +409,8 @@ class Storing:
     async def _note_completed(self, upload: Upload, etag: str, size: int) -> Mapping[str, str]:
         state = self._records.state(upload.upload_id)
         fields = {"final_etag": etag, "final_size": str(size)}
-        await state.settle(upload.generation, Status.COMPLETED, fields)
-        return await self._lifecycle.tell_progress(upload.upload_id)
+        await state.end(upload.generation, Status.COMPLETED, fields)
+        return await self._lifecycle.publish_progress(upload.upload_id)
 
 
 def complete(upload: Upload) -> bool:

@@ -84,11 +84,11 @@ class Chunks:
 
     async def stay(self, tokens: Iterable[str]) -> None:
         """Renew the expiry of what is staged under *tokens*, while its body still arrives."""
-        await self._record.run("stay", tokens=list(tokens), expiry=self._staged)
+        await self._record.run("renew_staged", tokens=list(tokens), expiry=self._staged)
 
     async def staged(self, token: str) -> int:
         """Returns how many bytes are staged under *token*."""
-        return int(await self._record.read("staged", token=token))
+        return int(await self._record.read("staged_size", token=token))
 
     async def fork(self, token: str, offset: int, copy: str) -> None:
         """Copy what is staged under *token*. Raises ChunkLost if it does not end at *offset*."""
@@ -134,7 +134,7 @@ class Chunks:
         keys keep the same bytes, so these are read without checking the token again.
         """
         items = [word for pair in tokens.items() for word in pair]
-        placed = [int(number) for number in await self._record.read("placed", items=items)]
+        placed = [int(number) for number in await self._record.read("find_placed", items=items)]
         found: dict[int, list[bytes]] = {}
         if size <= PIECE:
             at_once = PIECE // size
@@ -172,7 +172,7 @@ class Chunks:
     async def gone(self, tokens: Mapping[int, str]) -> dict[int, str]:
         """Returns the chunks of *tokens* whose bytes are gone."""
         items = [word for pair in tokens.items() for word in pair]
-        found: Sequence[bytes] = await self._record.read("present", items=items) if items else ()
+        found: Sequence[bytes] = await self._record.read("find_gone", items=items) if items else ()
         return {int(found[i]): found[i + 1].decode() for i in range(0, len(found), 2)}
 
     async def delete(self, numbers: Iterable[int], tokens: Iterable[str] = ()) -> None:
@@ -271,7 +271,7 @@ class Budget:
     async def hold(self, lease: BodyLease, *, slow: bool) -> HoldAnswer:
         """Renew the lease of a body. A *slow* body must give way if others were refused."""
         answer = await self._record.run(
-            "prolong", lease=lease.name, slow=int(slow), expiry=self._lease
+            "renew_lease", lease=lease.name, slow=int(slow), expiry=self._lease
         )
         return HoldAnswer(answer)
 
@@ -327,12 +327,12 @@ class Budget:
         total, _ = await self._record.read("usage")
         return int(total)
 
-    async def coming(self) -> dict[str, int]:
+    async def leases(self) -> dict[str, int]:
         """Returns the leases of bodies, and when each expires (ms)."""
-        found: Sequence[bytes] = await self._record.read("coming", most=10_000)
+        found: Sequence[bytes] = await self._record.read("leases", most=10_000)
         return {found[i].decode(): int(found[i + 1]) for i in range(0, len(found), 2)}
 
-    async def settled(self) -> dict[str, dict[int, int]]:
+    async def without_bodies(self) -> dict[str, dict[int, int]]:
         """Returns, by upload and part, the counted bytes of parts without an arriving body."""
         return _by_upload(_parts(await self._record.read("reservations", most=10_000)))
 
@@ -348,7 +348,7 @@ class Budget:
         return SpareRoom(_by_upload(_parts(unsure)), list(_parts(silent)))
 
 
-class Turns:
+class SweepTurns:
     """Which server sweeps, and how many chunks waited at the last sweep."""
 
     def __init__(self, record: SpaceRecord) -> None:
@@ -357,12 +357,12 @@ class Turns:
     async def take(self, holder: str, *, lasts: Duration) -> tuple[bool, int]:
         """Returns whether *holder* may sweep, and how many chunks waited at the last sweep."""
         expiry = duration_ms("lasts", lasts)
-        mine, queued = await self._record.run("turn", holder=holder, expiry=expiry)
+        mine, queued = await self._record.run("take_turn", holder=holder, expiry=expiry)
         return bool(mine), int(queued)
 
-    async def note(self, chunks: int) -> None:
+    async def save_queued(self, chunks: int) -> None:
         """Save how many chunks wait, for the other servers."""
-        await self._record.run("swept", chunks=chunks, expiry=duration_ms("expiry", _COUNTED))
+        await self._record.run("save_queued", chunks=chunks, expiry=duration_ms("expiry", _COUNTED))
 
 
 def _member(upload_id: str, part: int) -> str:
@@ -393,7 +393,7 @@ class UploadRecords:
         self._chunks = chunks.space("upload", SCRIPTS)
         shared = engine.space("uploads", SCRIPTS)
         self.budget = Budget(shared.at("budget"), options)
-        self.turns = Turns(shared.at("sweep"))
+        self.sweep_turns = SweepTurns(shared.at("sweep"))
         self.begun_parts = RecentCache[tuple[str, int], int](*_REMEMBERED)
         """By upload and part: the generation in which this process has marked it as begun."""
         self.body_ends = RecentCache[str, tuple[int, int]](*_REMEMBERED)
@@ -406,7 +406,7 @@ class UploadRecords:
     def chunks(self, upload_id: str) -> Chunks:
         return Chunks(self._chunks.at(upload_id), upload_id, self.options)
 
-    async def held(self, upload_id: str) -> dict[int, int]:
+    async def bytes_in_redis(self, upload_id: str) -> dict[int, int]:
         """Returns, by part, how many bytes are in Redis of parts that are not stored yet.
 
         Raises UploadUnknown.
@@ -420,9 +420,11 @@ class UploadRecords:
                 length = int(chart.fields["last_length"])
             part = plan.part_of(number)
             held[part] = held.get(part, 0) + length
-        front = await self.state(upload_id).front()
-        if tail := await self.chunks(upload_id).staged(tail_token(front.generation, front.chunk)):
-            part = plan.part_of(front.chunk)
+        progress = await self.state(upload_id).progress()
+        if tail := await self.chunks(upload_id).staged(
+            tail_token(progress.generation, progress.first_missing)
+        ):
+            part = plan.part_of(progress.first_missing)
             held[part] = held.get(part, 0) + tail
         return held
 
@@ -451,7 +453,7 @@ class UploadRecords:
         """Correct the counts of parts by the bytes in Redis, unless they have changed since."""
         there: dict[int, int] = {}
         with suppress(UploadUnknown):
-            there = await self.held(upload_id)
+            there = await self.bytes_in_redis(upload_id)
         parts = {part: (before, there.get(part, 0)) for part, before in counted.items()}
         await self.budget.correct(upload_id, "", parts)
 
@@ -466,27 +468,32 @@ class UploadRecords:
     async def _drop(self, upload_id: str, part: int, counted: int) -> None:
         """Delete the received bytes of a part; its chunks are missing again."""
         with suppress(UploadUnknown):
-            chart, front = await self.state(upload_id).chart(), await self.state(upload_id).front()
+            chart, progress = (
+                await self.state(upload_id).chart(),
+                await self.state(upload_id).progress(),
+            )
             tokens = {n: t for n, t in chart.pending.items() if chart.plan.part_of(n) == part}
             staged = list(tokens.values())
-            if chart.plan.part_of(front.chunk) == part:
-                staged.append(tail_token(front.generation, front.chunk))
+            if chart.plan.part_of(progress.first_missing) == part:
+                staged.append(tail_token(progress.generation, progress.first_missing))
             # Bytes first: after a crash in between, `sync` notes that the chunks are missing.
             await self.chunks(upload_id).delete(tokens, staged)
             await self.state(upload_id).lose(chart.generation, tokens)
         await self.budget.correct(upload_id, "", {part: (counted, 0)})
 
-    async def tails(self, upload_id: str) -> list[str]:
+    async def tail_tokens(self, upload_id: str) -> list[str]:
         """The staging token of the incomplete chunk; none if Redis does not know the upload."""
         with suppress(UploadUnknown):
-            front = await self.state(upload_id).front()
-            return [tail_token(front.generation, front.chunk)]
+            progress = await self.state(upload_id).progress()
+            return [tail_token(progress.generation, progress.first_missing)]
         return []
 
     async def keep_tail(self, upload_id: str, generation: int) -> None:
         """Keep the bytes of the incomplete chunk for this *generation*. Raises UploadUnknown."""
-        front = await self.state(upload_id).front()
-        before, now = (tail_token(of, front.chunk) for of in (generation - 1, generation))
+        progress = await self.state(upload_id).progress()
+        before, now = (
+            tail_token(of, progress.first_missing) for of in (generation - 1, generation)
+        )
         with suppress(ChunkLost):  # nothing is staged
             await self.chunks(upload_id).adopt(now, 0, before)
 

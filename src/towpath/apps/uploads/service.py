@@ -249,7 +249,7 @@ class UploadService:
             total = int(chart.fields["highest"]) + 1 if total is None else total
             closed = await self._records.state(upload_id).close(total)
             await self._lifecycle.save_size(upload_id, closed)
-            await self._lifecycle.push(upload_id)
+            await self._lifecycle.submit_ready(upload_id)
         elif status is not Status.COMPLETED:
             raise not_open(upload_id, status)
         return await self.status(upload_id)
@@ -279,7 +279,7 @@ class UploadService:
         state, until = self._records.state(upload_id), steady() + within.total_seconds()
         pause = _FIRST_LOOK
         with suppress(UploadUnknown):
-            while (left := until - steady()) > 0 and (await state.front()).status.open:
+            while (left := until - steady()) > 0 and (await state.progress()).status.open:
                 await asyncio.sleep(min(pause, left))
                 pause = min(pause * 1.5, _LOOK_EVERY)
         return await self.status(upload_id)

@@ -39,7 +39,7 @@ class PartStale(Exception):
     """The part has a newer turn or generation: the work of this job for it has no effect."""
 
 
-class Known(NamedTuple):
+class KnownChunk(NamedTuple):
     """What Redis knows about a chunk before its body is read."""
 
     status: Status
@@ -52,13 +52,13 @@ class Known(NamedTuple):
     """The size of the upload; None = not known yet."""
 
 
-class Front(NamedTuple):
-    """The first missing chunk of an upload: all chunks before it were received."""
+class Progress(NamedTuple):
+    """How far an upload has been received in order."""
 
     status: Status
     generation: int
-    chunk: int
-    """The first missing chunk."""
+    first_missing: int
+    """The first missing chunk: all chunks before it were received."""
     size: int | None
     updated_at: int
     """When the upload was last active, in ms."""
@@ -75,7 +75,7 @@ class NewChunk(NamedTuple):
     """The staging token: Redis has its bytes under this name; empty = they are not staged."""
 
 
-class Put(NamedTuple):
+class CountedChunk(NamedTuple):
     """The outcome of counting a chunk."""
 
     duplicate: bool
@@ -89,8 +89,8 @@ class Put(NamedTuple):
     """The staging token of the bytes that count; empty = they are in the object store."""
 
 
-class Closed(NamedTuple):
-    """The outcome of setting the size of an upload or its number of chunks."""
+class KnownSize(NamedTuple):
+    """The size of an upload that was just set, and what it is ready for."""
 
     size: int
     generation: int
@@ -183,8 +183,8 @@ class UploadState:
         answer = await self._record.run(
             "open",
             generation=upload.generation,
-            fields=_flat(state_hash(upload, parts)),
-            facts=_flat(metadata_hash(upload)),
+            fields=_flatten(state_hash(upload, parts)),
+            facts=_flatten(metadata_hash(upload)),
             bits=bits_of(upload.plan, parts),
             parts=[word for part, entry in parts.items() for word in (part, _pack_entry(entry))],
             known=[word for pair in digests_of(upload.plan, parts).items() for word in pair],
@@ -192,7 +192,7 @@ class UploadState:
         )
         return answer == b"opened"
 
-    async def admit(self, numbers: range) -> list[Known]:
+    async def admit(self, numbers: range) -> list[KnownChunk]:
         """Returns what Redis knows about consecutive chunks. Raises UploadUnknown."""
         found = await self._record.read("admit", number=numbers.start, count=len(numbers))
         if found is None:
@@ -200,18 +200,18 @@ class UploadState:
         word, generation, size, known = found
         status, total = Status(word.decode()), int(size) if size else None
         return [
-            Known(status, bool(known[i]), known[i + 1], int(generation), total)
+            KnownChunk(status, bool(known[i]), known[i + 1], int(generation), total)
             for i in range(0, len(known), 2)
         ]
 
-    async def front(self) -> Front:
+    async def progress(self) -> Progress:
         """Returns the first missing chunk. Raises UploadUnknown."""
-        found = await self._record.read("front")
+        found = await self._record.read("progress")
         if found is None:
             raise UploadUnknown
         status, generation, chunk, size, updated = found
         known = int(size) if size else None
-        return Front(Status(status.decode()), int(generation), int(chunk), known, int(updated))
+        return Progress(Status(status.decode()), int(generation), int(chunk), known, int(updated))
 
     async def touch(self, part: int) -> None:
         """Note that the upload is active and that *part* has begun."""
@@ -224,7 +224,7 @@ class UploadState:
         last: bool,
         most: int,
         durability: Durability | None = None,
-    ) -> tuple[list[Put], Exception | None]:
+    ) -> tuple[list[CountedChunk], Exception | None]:
         """Count chunks whose bytes are staged; *last* = the last of them ends the file.
 
         Returns the chunks that count, and the error for the first one that does not: UploadUnknown,
@@ -239,7 +239,7 @@ class UploadState:
             most=most,
             expiry=self._expiry,
         )
-        puts: list[Put] = []
+        puts: list[CountedChunk] = []
         for chunk, reply in zip(chunks, replies, strict=False):
             try:
                 self._raise_refusal(reply, chunk.number)
@@ -248,24 +248,26 @@ class UploadState:
             puts.append(_parse_put(reply, chunk.token))
         return puts, None
 
-    async def close(self, total: int) -> Closed:
+    async def close(self, total: int) -> KnownSize:
         """Set the number of chunks. Raises the errors that `put` returns."""
         return self._parse_closed(await self._record.run("close", total=total), total - 1)
 
-    async def size(self, size: int) -> Closed:
+    async def size(self, size: int) -> KnownSize:
         """Set the size in bytes. Raises the errors that `put` returns."""
         return self._parse_closed(await self._record.run("size", size=size), 0)
 
-    def _parse_closed(self, answer: Sequence[Any], number: int) -> Closed:
+    def _parse_closed(self, answer: Sequence[Any], number: int) -> KnownSize:
         self._raise_refusal(answer, number)
         if answer[0] == b"last":
-            return Closed(int(answer[1]), answer[2], None, 0, last=True)
+            return KnownSize(int(answer[1]), answer[2], None, 0, last=True)
         _, size, generation, part, turn = answer
-        return Closed(int(size), generation, part if turn >= 0 else None, turn, last=False)
+        return KnownSize(int(size), generation, part if turn >= 0 else None, turn, last=False)
 
     async def note_multipart(self, generation: int, id: str) -> None:
         """Publish the id of the multipart upload. Raises PartStale, UploadUnknown."""
-        self._raise_refusal(await self._record.run("begun", generation=generation, id=id), 0)
+        self._raise_refusal(
+            await self._record.run("note_multipart", generation=generation, id=id), 0
+        )
 
     async def take(self, generation: int, part: int, turn: int) -> TakenPart:
         """Returns the chunks of a part, to store it.
@@ -303,7 +305,7 @@ class UploadState:
         if await self._record.run("revive", generation=generation) != b"revived":
             raise UploadUnknown
 
-    async def settle(
+    async def end(
         self,
         generation: int,
         status: Status,
@@ -315,18 +317,18 @@ class UploadState:
 
         Returns the parts that had begun.
         """
-        flat = _flat(fields or {})
+        flat = _flatten(fields or {})
         answer = await self._record.run(
-            "settle", generation=generation, status=status, fields=flat, drop=int(drop)
+            "end_upload", generation=generation, status=status, fields=flat, drop=int(drop)
         )
         return [int(part) for part in answer[1]] if answer[0] == b"ok" else []
 
     async def look(self) -> tuple[dict[str, str], dict[str, str]]:
         """Returns the fields of the state and of the metadata. Raises UploadUnknown."""
-        state, metadata = await self._record.read("look")
+        state, metadata = await self._record.read("fields")
         if not state:
             raise UploadUnknown
-        return _texts(state), _texts(metadata)
+        return _decode_fields(state), _decode_fields(metadata)
 
     async def chart(self) -> UploadMap:
         """Returns all chunks and parts. Raises UploadUnknown."""
@@ -334,11 +336,11 @@ class UploadState:
         if not state:
             raise UploadUnknown
         return UploadMap(
-            _texts(state),
+            _decode_fields(state),
             bitmap,
-            {int(number): token for number, token in _texts(pending).items()},
-            {int(part): int(count) for part, count in _texts(fill).items()},
-            {int(part): int(turn) for part, turn in _texts(turns).items()},
+            {int(number): token for number, token in _decode_fields(pending).items()},
+            {int(part): int(count) for part, count in _decode_fields(fill).items()},
+            {int(part): int(turn) for part, turn in _decode_fields(turns).items()},
             {int(part): _unpack_entry(entry) for part, entry in _pairs(etags)},
         )
 
@@ -381,9 +383,9 @@ def not_open(upload_id: str, status: Status) -> UploadEnded | UploadGone:
     return (UploadFailed if status is Status.FAILED else UploadEnded)(upload_id, status)
 
 
-def _parse_put(reply: Sequence[Any], token: str) -> Put:
+def _parse_put(reply: Sequence[Any], token: str) -> CountedChunk:
     word, status, received, part, turn, generation, *before = reply
-    return Put(
+    return CountedChunk(
         duplicate=word == b"duplicate",
         status=Status(status.decode()),
         received=int(received),
@@ -405,7 +407,7 @@ def _unpack_entry(packed: bytes) -> PartEntry:
     return msgspec.json.decode(packed, type=PartEntry)
 
 
-def _flat(fields: Mapping[str, str | int]) -> list[str]:
+def _flatten(fields: Mapping[str, str | int]) -> list[str]:
     return [str(word) for pair in fields.items() for word in pair]
 
 
@@ -413,5 +415,5 @@ def _pairs(flat: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
     return [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
 
 
-def _texts(flat: Sequence[bytes]) -> dict[str, str]:
+def _decode_fields(flat: Sequence[bytes]) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in _pairs(flat)}

@@ -79,7 +79,7 @@ class Sweep:
         """Sweep whenever it is this server's turn, until cancelled."""
         every = self._lifecycle.options.sweep_every
         while True:
-            mine, self.queued = await self._records.turns.take(self._name, lasts=every * 3)
+            mine, self.queued = await self._records.sweep_turns.take(self._name, lasts=every * 3)
             if mine:
                 listed = self._listed
                 lists = listed is None or steady() - listed >= _LIST_EVERY.total_seconds()
@@ -87,7 +87,7 @@ class Sweep:
                     self._listed = steady()
                 swept = await self.once(store_too=lists)
                 self.queued = swept.chunks_queued
-                await self._records.turns.note(swept.chunks_queued)
+                await self._records.sweep_turns.save_queued(swept.chunks_queued)
                 self._lifecycle.measures.count(ORPHANS, swept.orphans)
             self._lifecycle.measures.set(QUEUED, self.queued)
             self._lifecycle.measures.set(RESERVED, await self._records.budget.used())
@@ -139,7 +139,7 @@ class Sweep:
                 if queued:
                     self._waiting[upload.upload_id] = upload.owner
                 if wall_ms() - int(fields["updated_at"]) >= quiet:
-                    await self._lifecycle.push(upload.upload_id, stalled=True)
+                    await self._lifecycle.submit_ready(upload.upload_id, stalled=True)
             except UploadUnknown:
                 await self._restore(upload, swept)
             except (UploadError, StoreError):  # it has ended meanwhile, or the store is away
@@ -162,12 +162,12 @@ class Sweep:
         """Correct the reservations by the bytes in Redis, as processes may have died."""
         budget = self._records.budget
         await budget.tidy()
-        counted = await budget.settled()
+        counted = await budget.without_bodies()
         for upload_id in counted.keys() | self._waiting.keys():
             before = counted.get(upload_id, {})
             there: dict[int, int] = {}
             with suppress(UploadUnknown):
-                there = await self._records.held(upload_id)
+                there = await self._records.bytes_in_redis(upload_id)
             parts = {part: (before.get(part, 0), there.get(part, 0)) for part in before | there}
             wrong = {part: pair for part, pair in parts.items() if pair[0] != pair[1]}
             if wrong:

@@ -41,7 +41,7 @@ class Item(NamedTuple):
     """A file to be sent."""
 
     file: Path
-    told: str
+    shown: str
     """Its path as given on the command line."""
     name: str
 
@@ -220,7 +220,7 @@ class _Uploads:
         sizes = [item.file.stat().st_size for item in items]
         small = [item for item, size in zip(items, sizes, strict=True) if size <= _SMALL]
         large = [item for item, size in zip(items, sizes, strict=True) if size > _SMALL]
-        doing = items[0].told if len(items) == 1 else f"{len(items)} files"
+        doing = items[0].shown if len(items) == 1 else f"{len(items)} files"
         try:
             with self._session.out.transfer(doing, sum(sizes)) as sent:
                 codes = [self._send_file(item, sent) for item in large]
@@ -250,7 +250,7 @@ class _Uploads:
         except InterruptedError:
             return 0  # the command ends
         except OSError as error:
-            return self._report_refusal(FileUnreadable(f"{item.told}: {error.strerror or error}"))
+            return self._report_refusal(FileUnreadable(f"{item.shown}: {error.strerror or error}"))
         except TowpathError as error:
             if self._session.debug:
                 raise
@@ -272,7 +272,7 @@ class _Uploads:
     def _report_stored(self, item: Item, found: Sent, seconds: float) -> None:
         upload, size = found.upload, found.upload["final_size"]
         value: dict[str, Any] = {
-            "file": item.told,
+            "file": item.shown,
             "upload_id": upload["upload_id"],
             "node_id": upload["node_id"],
             "status": upload["status"],
@@ -282,7 +282,7 @@ class _Uploads:
             "resumed_from": found.resumed,
             "seconds": round(seconds, 3),
         }
-        words = f"{item.told}  {upload['upload_id']}  {size} bytes, {found.checksum.algorithm} ok"
+        words = f"{item.shown}  {upload['upload_id']}  {size} bytes, {found.checksum.algorithm} ok"
         if found.resumed == size and size:
             words += ", already stored"
         with self._printing:

@@ -110,7 +110,7 @@ class StopSignal:
         self._connections = []
 
     @property
-    def said(self) -> bool:
+    def is_set(self) -> bool:
         return self._over.is_set()
 
     def wait(self, seconds: float) -> None:
@@ -210,7 +210,7 @@ class Sending:
         piece = memoryview(bytearray(_READ))
         with self._file.open("rb", buffering=0) as file:
             while size := file.readinto(piece):
-                if self._stop.said:
+                if self._stop.is_set:
                     raise InterruptedError
                 running.update(piece[:size])
         return running.checksum
@@ -384,7 +384,7 @@ class Sending:
 
         Raises UploadServerAway after `_PATIENCE` seconds without success.
         """
-        if self._stop.said:
+        if self._stop.is_set:
             raise InterruptedError
         if steady() - self._last_success > _PATIENCE:
             reason = why.body.get("detail", why.status) if isinstance(why, ServerReply) else why

@@ -176,7 +176,7 @@ async def put_chunk(
         receipt = await uploads.put_chunk(
             id,
             number,
-            tus.whatever_comes(body, cut) if wish.count > 1 else body,
+            tus.until_cut(body, cut) if wish.count > 1 else body,
             holder=key.owner,
             count=wish.count,
             length=announced_length(request),

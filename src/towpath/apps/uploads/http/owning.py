@@ -33,12 +33,12 @@ def listed_owner(uploads: UploadService, key: KeyInfo) -> str | None:
     return None if lists_all else key.owner
 
 
-async def own_sending(request: Request, uploads: TheUploads, key: CanSubmit) -> KeyInfo:
+async def require_own_to_send(request: Request, uploads: TheUploads, key: CanSubmit) -> KeyInfo:
     """The request's key, which may change the upload of the path. The scope is checked first."""
     return await _require_own_of_path(request, uploads, key)
 
 
-async def own_reading(request: Request, uploads: TheUploads, key: CanRead) -> KeyInfo:
+async def require_own_to_read(request: Request, uploads: TheUploads, key: CanRead) -> KeyInfo:
     """The request's key, which may read the upload of the path. The scope is checked first."""
     return await _require_own_of_path(request, uploads, key)
 
@@ -54,5 +54,5 @@ async def _require_own_of_path(request: Request, uploads: UploadService, key: Ke
     return key
 
 
-MaySend = Annotated[KeyInfo, Depends(own_sending)]
-MayRead = Annotated[KeyInfo, Depends(own_reading)]
+MaySend = Annotated[KeyInfo, Depends(require_own_to_send)]
+MayRead = Annotated[KeyInfo, Depends(require_own_to_read)]

@@ -33,7 +33,7 @@ from towpath.apps.uploads.http.tus_headers import (
     Creation,
     checksum_of,
     length_of,
-    told_metadata,
+    metadata_header,
 )
 from towpath.apps.uploads.model import FINAL, LARGEST_SIZE
 from towpath.apps.uploads.service import UploadService
@@ -213,7 +213,7 @@ async def _append_body(
         after = await appending.append(
             upload_id,
             offset,
-            come if wanted else whatever_comes(come, cut),
+            come if wanted else until_cut(come, cut),
             holder=key.owner,
             length=announced_length(request),
             wanted=wanted,
@@ -227,7 +227,7 @@ async def _append_body(
     return after
 
 
-async def whatever_comes(body: AsyncGenerator[bytes], cut: list[Refused]) -> AsyncGenerator[bytes]:
+async def until_cut(body: AsyncGenerator[bytes], cut: list[Refused]) -> AsyncGenerator[bytes]:
     """*body* as far as it arrives; an error that cuts it is added to *cut* and not raised."""
     try:
         async for data in body:
@@ -248,7 +248,7 @@ async def look(id: Id, uploads: TheUploads, _: MaySend) -> Response:
         headers["Upload-Defer-Length"] = "1"
     else:
         headers["Upload-Length"] = str(position.size)
-    if metadata := told_metadata(upload):
+    if metadata := metadata_header(upload):
         headers["Upload-Metadata"] = metadata
     if upload.sources:
         urls = " ".join(f"{PREFIX}/{source}" for source in upload.sources)

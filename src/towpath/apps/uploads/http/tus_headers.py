@@ -125,7 +125,7 @@ def metadata_of(header: str) -> dict[str, str]:
     return found
 
 
-def told_metadata(upload: Upload) -> str:
+def metadata_header(upload: Upload) -> str:
     """The Upload-Metadata of an upload, as it was sent."""
     found = msgspec.json.decode(upload.custom_metadata, type=dict[str, object])
     return ",".join(

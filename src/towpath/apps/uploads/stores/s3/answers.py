@@ -52,7 +52,7 @@ class About(NamedTuple):
 
 
 @contextmanager
-def told(about: About) -> Generator[None]:
+def translated(about: About) -> Generator[None]:
     """Raises the StoreError for an error of the client in the block."""
     try:
         yield

@@ -17,7 +17,7 @@ from towpath.apps.uploads.stores.checksums import Piece
 from towpath.apps.uploads.stores.errors import StoreUnreachable
 from towpath.apps.uploads.stores.options import StoreOptions
 from towpath.apps.uploads.stores.port import PIECE, Body, size_of
-from towpath.apps.uploads.stores.s3.answers import About, told
+from towpath.apps.uploads.stores.s3.answers import About, translated
 
 _session: Any = boto_session
 _config: Any = boto_config
@@ -54,7 +54,7 @@ class Client:
             aws_session_token=options.session_token,
             config=self._config(),
         )
-        with told(About(options.bucket or "")):
+        with translated(About(options.bucket or "")):
             self._client = await self._stack.enter_async_context(made)
         self._client.meta.events.register("before-call.s3", _without_expectation)
 
@@ -69,7 +69,7 @@ class Client:
         if self._client is None:
             raise StoreUnreachable("its client is not open")
         within = self._silence * (_LONGER if longer else 1)
-        with told(about):
+        with translated(about):
             async with asyncio.timeout(within) as limit:
                 if "Body" in given:
                     loop = asyncio.get_running_loop()
@@ -81,7 +81,7 @@ class Client:
     async def pieces(self, stream: Any, about: About) -> AsyncIterator[bytes]:
         """The bytes of *stream*, as they arrive."""
         while True:
-            with told(about):
+            with translated(about):
                 async with asyncio.timeout(self._silence):
                     piece: bytes = await stream.read(PIECE)
             if not piece:

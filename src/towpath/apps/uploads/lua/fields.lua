@@ -1,4 +1,4 @@
--- look: the state and the metadata of an upload, without its chunks and parts.
+-- fields: the state and the metadata of an upload, without its chunks and parts.
 --
 -- keys   state     hash     the published fields, and those of the plan
 --        metadata  hash     name, connector_id, parent_id, path, custom_metadata, client_node_id

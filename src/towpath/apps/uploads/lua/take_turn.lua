@@ -1,9 +1,10 @@
--- turn: gives one server the turn to sweep, and renews it, until it expires.
+-- take_turn: gives one server the turn to sweep, and renews it, until it expires.
 --
 -- keys   turn      string   the server that has it
 --        queued    string   chunks that waited in Redis at the last sweep
 -- args   holder    text     the server that asks
 --        expiry    int      ms
+-- stored turn              its calls are remembered under this name, as in earlier releases
 -- reply  <1 = the holder has the turn, 0 = another server has it> <chunks>
 -- cost   O(1)
 -- full   refused

@@ -1,4 +1,4 @@
--- settle: notes that the upload has ended, as its row says.
+-- end_upload: notes that the upload has ended, as its row says.
 --
 -- keys   state     hash     the published fields, and those of the plan
 --        received  string   a bit per chunk that is in Redis or stored
@@ -11,6 +11,7 @@
 --        status    text     its last status
 --        fields    list     of the state: name, value, …
 --        drop      int      1 = forget its chunks and parts
+-- stored settle            its calls are remembered under this name, as in earlier releases
 -- reply  ok <part, …: those that had begun>
 --        UPLOAD_UNKNOWN
 --        UPLOAD_STALE

@@ -1,9 +1,10 @@
--- present: which of these chunks have no bytes in Redis any more.
+-- find_gone: which of these chunks have no bytes in Redis any more.
 --
 -- keys   staging:  string   by staging token: bytes of a chunk that are not placed yet
 --        chunks:   string   by number: the bytes of a chunk
 --        held      hash     chunk -> the staging token of its bytes
 -- args   items     list     chunk, staging token, …
+-- stored present           its calls are remembered under this name, as in earlier releases
 -- reply  <chunk, staging token, …>
 -- cost   O(chunks)
 -- full   works

@@ -1,4 +1,4 @@
--- prolong: renews the lease of a body. A body that is too slow gives way to others.
+-- renew_lease: renews the lease of a body. A body that is too slow gives way to others.
 --
 -- keys   reserved  zset     parts by the time when their reservation ends, ms
 --        sizes     hash     part -> counted bytes, and holder
@@ -8,6 +8,7 @@
 -- args   lease     text     which body
 --        slow      int      1 = it is slower than bodies should be
 --        expiry    int      ms
+-- stored prolong           its calls are remembered under this name, as in earlier releases
 -- reply  ok
 --        LEASE_GONE
 --        GIVE_WAY

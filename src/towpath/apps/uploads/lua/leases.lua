@@ -1,4 +1,4 @@
--- coming: the leases of arriving bodies.
+-- leases: the leases of arriving bodies.
 --
 -- keys   leases    zset     bodies by the time when their lease ends, ms
 -- args   most      int      how many

@@ -1,4 +1,4 @@
--- front: the first missing chunk of an upload.
+-- progress: the first missing chunk of an upload.
 --
 -- keys   state     hash     the published fields, and those of the plan
 --        received  string   a bit per chunk that is in Redis or stored

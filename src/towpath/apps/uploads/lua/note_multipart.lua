@@ -1,8 +1,9 @@
--- begun: publishes the id of the multipart upload in the object store.
+-- note_multipart: publishes the id of the multipart upload in the object store.
 --
 -- keys   state     hash     the published fields, and those of the plan
 -- args   generation int     that the caller works for
 --        id        text     id of the multipart upload
+-- stored begun             its calls are remembered under this name, as in earlier releases
 -- reply  ok
 --        UPLOAD_UNKNOWN
 --        PART_STALE

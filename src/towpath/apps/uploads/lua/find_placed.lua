@@ -1,7 +1,8 @@
--- placed: which of these chunks are placed, and not only staged.
+-- find_placed: which of these chunks are placed, and not only staged.
 --
 -- keys   held      hash     chunk -> the staging token of its bytes
 -- args   items     list     chunk, staging token, …
+-- stored placed            its calls are remembered under this name, as in earlier releases
 -- reply  <chunk, …>
 -- cost   O(chunks)
 -- full   works
