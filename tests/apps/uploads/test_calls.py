@@ -80,7 +80,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> RedisCalls:
         (alone, P, "admit reserve keep extend*3 put place finish broadcast submit", 9),
         (alone, 64 * KIB, "admit reserve keep put place finish broadcast", 6),
         (together, MIB, "admit reserve keep*8 put*8 place*8 finish broadcast*8 submit", 34),
-        (appended, P, "progress staged_size reserve append*8 put place finish broadcast submit", 14),
+        (
+            appended,
+            P,
+            "progress staged_size reserve append*8 put place finish broadcast submit",
+            14,
+        ),
     ],
     ids=["alone", "alone, small", "together", "appended"],
 )
