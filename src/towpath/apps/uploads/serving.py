@@ -69,7 +69,7 @@ class UploadsConsumers:
 
     @asynccontextmanager
     async def added(self, app: Towpath) -> AsyncGenerator[None]:
-        """Add the handlers to *app*, which must have a ledger; keep the store open meanwhile."""
+        """Add the handlers to *app*, which must have a ledger; the object store stays open."""
         if self._store is None:
             yield
             return

@@ -142,7 +142,7 @@ class Sweep:
                     await self._lifecycle.submit_ready(upload.upload_id, stalled=True)
             except UploadUnknown:
                 await self._restore(upload, swept)
-            except (UploadError, StoreError):  # it has ended meanwhile, or the store is away
+            except (UploadError, StoreError):  # it has ended meanwhile, or the object store is away
                 swept.troubles += 1
 
     async def _restore(self, upload: Upload, swept: Swept) -> None:

@@ -13,7 +13,7 @@
 -- uses   upload
 
 if upload.generation ~= generation then return 0 end
-local gone, begun_anew = 0, {}
+local gone, has_new_turn = 0, {}
 for i = 1, #items, 2 do
   local number = items[i]
   if redis.call('HGET', PENDING, number) == items[i + 1] then
@@ -21,8 +21,8 @@ for i = 1, #items, 2 do
     redis.call('HDEL', PENDING, number)
     redis.call('SETBIT', RECEIVED, number, 0)
     if redis.call('HINCRBY', FILL, part, -1) <= 0 then redis.call('HDEL', FILL, part) end
-    if not begun_anew[part] then redis.call('HINCRBY', TURNS, part, 1) end
-    begun_anew[part] = true
+    if not has_new_turn[part] then redis.call('HINCRBY', TURNS, part, 1) end
+    has_new_turn[part] = true
     gone = gone + 1
   end
 end

@@ -43,13 +43,13 @@ Body = Sequence[Piece]
 
 
 class Object(NamedTuple):
-    """A whole object, as the store has it."""
+    """A whole object, as the object store has it."""
 
     key: str
     size: int
     etag: str
     checksum: Checksum | None
-    """The checksum of the whole object, if the store keeps one."""
+    """The checksum of the whole object, if the object store keeps one."""
     metadata: Mapping[str, str]
     content_type: str
 
@@ -64,11 +64,11 @@ class Multipart(NamedTuple):
     algorithm: Algorithm = Algorithm.CRC64NVME
     """The algorithm of the parts' checksums."""
     begun: datetime | None = None
-    """When it was begun, by the store's clock; only from a listing."""
+    """When it was begun, by the clock of the object store; only from a listing."""
 
 
 class Part(NamedTuple):
-    """A part as the store has it. Its ETag identifies its bytes."""
+    """A part as the object store has it. Its ETag identifies its bytes."""
 
     number: int
     size: int
@@ -92,7 +92,10 @@ class ObjectStore(Protocol):
         ...
 
     async def check(self) -> None:
-        """Check that the store works. Raises StoreUnreachable, StoreRefused, BucketNotFound."""
+        """Check that the object store works.
+
+        Raises StoreUnreachable, StoreRefused, BucketNotFound.
+        """
         ...
 
     async def put(
@@ -133,7 +136,7 @@ class ObjectStore(Protocol):
     async def copy_part(
         self, multipart: Multipart, number: int, source: str, *, start: int, length: int
     ) -> Part:
-        """Copy *length* bytes of another object as part *number*, within the store.
+        """Copy *length* bytes of another object as part *number*, inside the object store.
 
         Raises MultipartNotFound, ObjectNotFound, RangeBeyondEnd.
         """
