@@ -22,14 +22,14 @@ from towpath.engine.blocking import BlockingConnection, BlockingNode, BlockingPo
 from towpath.engine.channel import Limits
 from towpath.engine.connection import Endpoint
 from towpath.engine.engine import Engine
-from towpath.engine.resp import packed
+from towpath.engine.resp import encode_command
 from towpath.engine.thread_signal import ThreadSignal
 from towpath.engine.time_limit import Deadline
 from towpath.errors import ServerUnreachable
 
 _PACKS_UNDER_ALARMS = """
 import signal
-from towpath.engine.resp import packed
+from towpath.engine.resp import encode_command
 def interrupt(*_): raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, interrupt)
 interrupts = 0
@@ -37,7 +37,7 @@ while interrupts < 3000:
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.0002)
         while True:
-            packed(("EVALSHA", "a" * 40, 2, "key", "never", "", "channel", 17, b"x"))
+            encode_command(("EVALSHA", "a" * 40, 2, "key", "never", "", "channel", 17, b"x"))
     except KeyboardInterrupt:
         interrupts += 1
 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -61,7 +61,9 @@ def test_an_interrupt_while_a_command_is_encoded_does_not_crash_the_process() ->
 
 
 def test_numbers_are_sent_as_text() -> None:
-    assert packed(("PEXPIRE", "k", 1500, 0.5)) == packed(("PEXPIRE", "k", "1500", "0.5"))
+    assert encode_command(("PEXPIRE", "k", 1500, 0.5)) == encode_command(
+        ("PEXPIRE", "k", "1500", "0.5")
+    )
 
 
 class _InterruptedTurns(deque[Any]):

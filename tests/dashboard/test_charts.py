@@ -19,7 +19,7 @@ from towpath.dashboard.charts import (
     coming,
     path_of,
 )
-from towpath.engine.history import History, summed
+from towpath.engine.history import History, sum_columns
 from towpath.engine.schedule import Cron, Every, Schedule
 from towpath.engine.stored_schedules import ScheduleInfo, ScheduleSource
 from towpath.ids import queue_name
@@ -70,10 +70,10 @@ class TestAChart:
         assert rates.lines[0].now == "2"
 
     def test_of_several_queues_is_their_sum(self) -> None:
-        whole = summed([history(2, ready=[1, 2]), history(2, ready=[10, 20])])
+        whole = sum_columns([history(2, ready=[1, 2]), history(2, ready=[10, 20])])
         assert whole is not None
         assert (whole.ready, whole.oldest) == ([11, 22], [None, None])
-        assert summed([]) is None
+        assert sum_columns([]) is None
 
 
 def scheduled(name: str, when: Schedule | None, **more: Any) -> ScheduleInfo:

@@ -471,7 +471,7 @@ MUTANTS = [
     ),
 ]
 
-_DECLARING = "towpath.engine.options", "StoredOptions.declaring"
+_DECLARING = "towpath.engine.options", "StoredOptions.with_declared"
 DECLARATIONS = [
     PlantedFault(
         "a declaration undoes what an operator changed",

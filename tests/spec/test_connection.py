@@ -19,8 +19,8 @@ from towpath.engine.resp import (
     LoginRefused,
     Redirected,
     ScriptUnknown,
+    encode_command,
     error_reply,
-    packed,
     slot_of,
 )
 
@@ -302,7 +302,7 @@ class TestCommands:
         value = b"v" * size
         head = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n"
         expected = head + b"$%d\r\n" % size + value + b"\r\n"
-        assert b"".join(packed(("SET", "k", value))) == expected
+        assert b"".join(encode_command(("SET", "k", value))) == expected
 
     @pytest.mark.parametrize(
         ("key", "slot"),

@@ -261,8 +261,8 @@ class TestOptionsWithTheirDefaultValues:
         """A release with another default has written the queue."""
         await submit_ids(engine, "a")
         small, keys = QueueOptions(max_payload=1), keys_of(QueueName(REVIEWS))
-        packed = SCRIPTED.packed(small).replace(SCRIPTED.form.encode(), b"another1")
-        by_name = SCRIPTED.decided(small, {"max_payload"} if decided else ())
+        packed = SCRIPTED.pack(small).replace(SCRIPTED.form.encode(), b"another1")
+        by_name = SCRIPTED.decided_values(small, {"max_payload"} if decided else ())
         deployment.ask("HSET", keys.meta, "options", packed, "decided", pack(by_name))
         if decided:
             with pytest.raises(PayloadTooLarge):
@@ -305,9 +305,11 @@ class TestOptionsWithTheirDefaultValues:
         assert set(newer.names) == {*SCRIPTED.names, "another"}
         assert newer.form != SCRIPTED.form
         meta, options = keys_of(QueueName(REVIEWS)).meta, More(max_length=1, another=8)
-        by_name = newer.decided(options, {"max_length", *(["another"] if is_decided else [])})
+        by_name = newer.decided_values(
+            options, {"max_length", *(["another"] if is_decided else [])}
+        )
         assert by_name.get("another") == (8 if is_decided else None)
-        deployment.ask("HSET", meta, "options", newer.packed(options), "decided", pack(by_name))
+        deployment.ask("HSET", meta, "options", newer.pack(options), "decided", pack(by_name))
         await engine.submit(REVIEWS, b"1")
         with pytest.raises(QueueFull):
             await engine.submit(REVIEWS, b"2")
@@ -336,11 +338,11 @@ def newer_release_decides(deployment: Deployment, max_length: int, max_deaths: i
         [1, {"max_deaths": max_deaths, "max_length": max_length, **BEYOND}], order="sorted"
     )
     declared = msgspec.json.encode({"max_length": max_length, **BEYOND})
-    by_name = NEWER.decided(options, {"max_deaths", "max_length", "zeal"})
+    by_name = NEWER.decided_values(options, {"max_deaths", "max_length", "zeal"})
     meta = keys_of(QueueName(REVIEWS)).meta
     deployment.ask(
         *("HSET", meta, "whole", whole, "version", version_of(whole)),
-        *("options", NEWER.packed(options), "decided", pack(by_name), "declared", declared),
+        *("options", NEWER.pack(options), "decided", pack(by_name), "declared", declared),
     )
 
 

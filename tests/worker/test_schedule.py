@@ -19,8 +19,8 @@ from towpath.engine.schedule import (
     Every,
     Missed,
     Schedule,
-    described,
     due,
+    parse_about,
     schedule,
 )
 from towpath.errors import InvalidOption
@@ -358,7 +358,7 @@ def test_firings_are_in_utc() -> None:
 )
 def test_a_schedule_is_parsed_from_its_own_text(when: Schedule) -> None:
     """So the next firing can be computed without the app."""
-    again = described(str(when))
+    again = parse_about(str(when))
     assert again is not None
     now = datetime(2031, 5, 6, tzinfo=UTC)
     assert list(islice(again.after(now), 5)) == list(islice(when.after(now), 5))
@@ -366,4 +366,4 @@ def test_a_schedule_is_parsed_from_its_own_text(when: Schedule) -> None:
 
 @pytest.mark.parametrize("words", ["", "now and then", "every 0:00:00", "0 3 * * * Mars/Base"])
 def test_text_that_is_no_schedule_is_parsed_as_none(words: str) -> None:
-    assert described(words) is None
+    assert parse_about(words) is None

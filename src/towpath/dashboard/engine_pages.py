@@ -20,7 +20,7 @@ from towpath.engine.diagnosis import examine
 from towpath.engine.durability import ServerFacts
 from towpath.engine.engine import Engine
 from towpath.engine.findings import SAME_DATABASE, Finding, Grade, findings, of_records
-from towpath.engine.history import History, summed
+from towpath.engine.history import History, sum_columns
 from towpath.engine.inspect import LARGEST_PAGE, Counts, ErrorGroups, Lane
 from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.states import State
@@ -104,7 +104,7 @@ async def _overview_charts(
     names = tuple(name for name in known if name in seen)
 
     async def drawn() -> Charts | None:
-        whole = summed(known[name] for name in names)
+        whole = sum_columns(known[name] for name in names)
         return charts(whole) if whole else None
 
     return await snapshots.cached(("past", names), drawn, lasts=_DRAWN_EVERY)

@@ -215,7 +215,7 @@ async def _send_jobs(
     With a caller's *call*, all jobs are sent: it may be a repeat, and only Redis knows its answer.
     """
     answers: list[Any] = []
-    for portion in submits(jobs):
+    for portion in submit_portions(jobs):
         largest = max([len(job.payload) for job in portion])
         limit = await store.largest_payload(queue, largest)
         fits = largest <= limit or call is not None
@@ -271,12 +271,14 @@ def _next_batch(pending: deque[_Entry]) -> list[_Entry]:
     return batch
 
 
-def submits(jobs: list[NewJob]) -> Iterator[list[NewJob]]:
+def submit_portions(jobs: list[NewJob]) -> Iterator[list[NewJob]]:
     """*jobs* in portions of one script call each."""
     return _portions(jobs, [len(job.payload) for job in jobs])
 
 
-def settling(settlements: Sequence[T], of: Callable[[T], Settlement]) -> Iterator[list[T]]:
+def settlement_portions(
+    settlements: Sequence[T], of: Callable[[T], Settlement]
+) -> Iterator[list[T]]:
     """*settlements* in portions of one script call each; *of* takes the settlement of an item."""
     return _portions(list(settlements), [_bytes_in(of(settlement)) for settlement in settlements])
 

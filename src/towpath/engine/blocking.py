@@ -44,8 +44,8 @@ from towpath.engine.resp import (
     TROUBLE,
     ConnectionLost,
     RedisError,
+    encode_command,
     new_reader,
-    packed,
 )
 from towpath.engine.thread_signal import ThreadSignal
 from towpath.engine.time_limit import Deadline, TimeLimit
@@ -319,7 +319,7 @@ class BlockingConnection(Connection):
     def _greet_here(self, stream: _Stream) -> None:
         greetings = self._endpoint.greetings()
         if greetings:
-            message = [part for command in greetings for part in packed(command)]
+            message = [part for command in greetings for part in encode_command(command)]
             for reply in stream.exchange(message, len(greetings)):
                 if isinstance(reply, RedisError):
                     raise reply

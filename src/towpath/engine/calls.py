@@ -32,7 +32,7 @@ from towpath.engine.keys import PROBE, DeclaredKeys, probe_key
 from towpath.engine.layout import key_of
 from towpath.engine.model import Call
 from towpath.engine.node import Node, Outage
-from towpath.engine.refusals import translated
+from towpath.engine.refusals import translate_error
 from towpath.engine.resp import TROUBLE, ErrorReply, LoginRefused
 from towpath.engine.script import Script
 from towpath.engine.time_limit import Deadline
@@ -390,7 +390,7 @@ class Calls:
         """Return when a call may be sent again after *error*. Raises the error's meaning if it may
         not, ServerUnreachable if the time is up.
         """
-        trouble = translated(error, key)
+        trouble = translate_error(error, key)
         # The connection is still good if the reply only refused the call.
         if trouble is None or not isinstance(error, ErrorReply) or isinstance(error, LoginRefused):
             await hang_up()

@@ -9,7 +9,7 @@ import msgspec
 
 from towpath.clock import Duration, DurationField, default_duration, duration, seconds
 from towpath.engine.connection import Connection, Place
-from towpath.engine.resp import Redirected, RedisError, ScriptUnknown, SlotUnknown, packed
+from towpath.engine.resp import Redirected, RedisError, ScriptUnknown, SlotUnknown, encode_command
 from towpath.engine.script import Script
 from towpath.engine.submit_timeout import GIVE_UP_AFTER
 from towpath.errors import InvalidOption
@@ -112,7 +112,7 @@ class Channel:
         if trust is not None:
             await trust(connection)
         try:
-            [answer] = await connection.exchange(packed(command), 1)
+            [answer] = await connection.exchange(encode_command(command), 1)
             if not isinstance(answer, RedisError):
                 return answer
             if isinstance(answer, Redirected):

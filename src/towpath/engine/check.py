@@ -25,7 +25,7 @@ def check_size(what: str, value: bytes, limit: int) -> bytes:
     return value
 
 
-def shortened(reason: str) -> str:
+def shorten_reason(reason: str) -> str:
     """*reason* cut to the length that a job keeps. An error text of any length is a valid
     reason.
     """

@@ -132,7 +132,9 @@ class Claims:
                 answer = await self._store.write(verb, queue, body, call)
                 leases = answer[1] if verb == "exchange" else answer[0]
                 if leases:
-                    releases = [Release(codec.lease(queue, worker, entry)) for entry in leases]
+                    releases = [
+                        Release(codec.decode_lease(queue, worker, entry)) for entry in leases
+                    ]
                     await self._store.write("release", queue, partial(_release_items, releases))
                 return
             await asyncio.sleep(1)

@@ -12,7 +12,7 @@ import msgpack  # pyright: ignore[reportMissingTypeStubs] -- it ships none
 import msgspec
 
 from towpath.clock import Duration, DurationLike, duration_ms, instant_ms, milliseconds
-from towpath.engine.check import LARGEST_NOTE, check_size, shortened, traceback_end
+from towpath.engine.check import LARGEST_NOTE, check_size, shorten_reason, traceback_end
 from towpath.engine.model import (
     Bury,
     Complete,
@@ -26,7 +26,7 @@ from towpath.engine.model import (
     Renew,
     Settlement,
     Submitted,
-    said,
+    read_attributes,
 )
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
@@ -98,14 +98,14 @@ def settlement_item(settlement: Settlement, options: QueueOptions) -> list[Any]:
             released = [*named, duration_ms("delay", settlement.delay)]
             if not settlement.unhandled:
                 return released
-            released.append(shortened(settlement.unhandled))
+            released.append(shorten_reason(settlement.unhandled))
             return [*released, 1] if settlement.anew else released
         case Renew():
             return [*named, lease_ms(settlement.ttl)]
 
 
 def _error_fields(settlement: Fail | Bury) -> list[str]:
-    return [shortened(settlement.reason), traceback_end(settlement.traceback)]
+    return [shorten_reason(settlement.reason), traceback_end(settlement.traceback)]
 
 
 NO_OTHER_ATTEMPT = -1
@@ -130,7 +130,7 @@ def note_bytes(note: bytes) -> bytes:
 # ── from the scripts ─────────────────────────────────────────────────────────────────────
 
 
-def submitted(queue: QueueName, id: JobId, answer: Any) -> Submitted | TowpathError:
+def decode_submitted(queue: QueueName, id: JobId, answer: Any) -> Submitted | TowpathError:
     """The answer to one job of a submit."""
     job = JobRef(queue, id)
     if type(answer) is bytes:
@@ -152,27 +152,27 @@ def _submit_refusal(queue: QueueName, answer: Any) -> TowpathError:
             raise ScriptDefect(f"a job was answered with {answer!r}")
 
 
-def placed(queue: QueueName, id: JobId, answer: Any) -> Placed | TowpathError:
+def decode_placed(queue: QueueName, id: JobId, answer: Any) -> Placed | TowpathError:
     """The answer to one job of a set."""
     match answer:
         case [(b"new" | b"replaced") as word, state]:
             return Placed(JobRef(queue, id), STATES[state], replaced=word == b"replaced")
         case [b"JOB_NOT_WAITING" | b"JOB_HAS_RECORD" | b"JOB_NOT_OWNED", *_]:
-            return refusal(JobRef(queue, id), answer)
+            return decode_refusal(JobRef(queue, id), answer)
         case _:
             return _submit_refusal(queue, answer)
 
 
-def moved(job: JobRef, answer: Any) -> State | TowpathError:
+def decode_moved(job: JobRef, answer: Any) -> State | TowpathError:
     """The answer to one job of a move."""
-    return STATES[answer] if type(answer) is bytes else refusal(job, answer)
+    return STATES[answer] if type(answer) is bytes else decode_refusal(job, answer)
 
 
-def cancelled(job: JobRef, answer: Any) -> State | TowpathError:
+def decode_cancelled(job: JobRef, answer: Any) -> State | TowpathError:
     """The answer to one job of a cancel: LEASED while its worker is asked to stop."""
     if type(answer) is bytes:
         return STATES[answer]
-    return State.LEASED if answer[0] == b"CANCEL_REQUESTED" else refusal(job, answer)
+    return State.LEASED if answer[0] == b"CANCEL_REQUESTED" else decode_refusal(job, answer)
 
 
 def too_large(size: int, limit: int) -> list[Any]:
@@ -180,7 +180,7 @@ def too_large(size: int, limit: int) -> list[Any]:
     return [b"PAYLOAD_TOO_LARGE", size, limit]
 
 
-def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
+def decode_lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
     """A lease as `claim` answers it: six fields, then further ones by name if they are not
     default.
     """
@@ -207,11 +207,11 @@ def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
         is_excused="excused" in named,
         unhandled_since_ms=int(named.get("unhandled_since", 0)),
         unhandled=named["unhandled"].decode(errors="replace") if "unhandled" in named else "",
-        **said(named),
+        **read_attributes(named),
     )
 
 
-def exchanged(
+def decode_exchanged(
     queue: QueueName,
     worker: str,
     settlements: list[Settlement],
@@ -220,20 +220,20 @@ def exchanged(
     due_in: Duration | None,
 ) -> Exchanged:
     outcomes = [
-        outcome(settlement.lease, word)
+        decode_outcome(settlement.lease, word)
         for settlement, word in zip(settlements, answer[0], strict=True)
     ]
     leases, _, left, now = answer[1:]
     return Exchanged(
         outcomes,
-        [lease(queue, worker, fields) for fields in leases],
+        [decode_lease(queue, worker, fields) for fields in leases],
         left=left,
         due_in=due_in,
         now_ms=now,
     )
 
 
-def outcome(lease: Lease, answer: Any) -> Outcome:
+def decode_outcome(lease: Lease, answer: Any) -> Outcome:
     """What became of one settled lease: a state, the lease renewed, or the refusal."""
     match answer:
         case bytes() if answer in STATES:
@@ -243,7 +243,7 @@ def outcome(lease: Lease, answer: Any) -> Outcome:
         case [b"CANCEL_REQUESTED", int(expires)]:
             return msgspec.structs.replace(lease, expires_ms=expires, cancel_requested=True)
         case _:
-            return refusal(lease.job, answer, held=lease.token)
+            return decode_refusal(lease.job, answer, held=lease.token)
 
 
 _REFUSALS: dict[bytes, Callable[..., TowpathError]] = {
@@ -273,7 +273,7 @@ REFUSAL_WORDS = frozenset(word.decode() for word in _REFUSALS) | {
 """Every word with which a script refuses a job; a test compares them with the scripts' headers."""
 
 
-def refusal(job: JobRef, answer: Any, *, held: int = 0) -> TowpathError:
+def decode_refusal(job: JobRef, answer: Any, *, held: int = 0) -> TowpathError:
     """The error for a script's word. An unknown word is a defect."""
     match answer:
         case [b"LEASE_LOST", token, worker, state]:

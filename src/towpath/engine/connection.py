@@ -20,8 +20,8 @@ from towpath.engine.resp import (
     NOT_ENOUGH,
     ConnectionLost,
     RedisError,
+    encode_command,
     new_reader,
-    packed,
 )
 from towpath.engine.tls import refusal_at
 
@@ -161,7 +161,7 @@ class Connection:
 
     async def ask(self, command: tuple[Any, ...]) -> Any:
         """The reply to *command*. Raises one of TROUBLE, an error reply included."""
-        [reply] = await self.exchange(packed(command), 1)
+        [reply] = await self.exchange(encode_command(command), 1)
         if isinstance(reply, RedisError):
             raise reply
         return reply
@@ -175,7 +175,7 @@ class Connection:
 
     async def ask_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The replies to commands that are sent together; an error reply is in its place."""
-        message = [part for command in commands for part in packed(command)]
+        message = [part for command in commands for part in encode_command(command)]
         return await self.exchange(message, len(commands))
 
     async def exchange(self, message: list[bytes], wanted: int) -> list[Any]:
@@ -237,7 +237,7 @@ class Connection:
         """Log in and choose the database, in one message."""
         greetings = self._endpoint.greetings()
         if greetings:
-            message = [part for command in greetings for part in packed(command)]
+            message = [part for command in greetings for part in encode_command(command)]
             for reply in await stream.exchange(message, len(greetings)):
                 if isinstance(reply, RedisError):
                     raise reply

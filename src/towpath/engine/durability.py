@@ -13,7 +13,7 @@ from towpath.clock import seconds, steady
 from towpath.engine.channel import Channel
 from towpath.engine.cluster import Cluster
 from towpath.engine.port import Port
-from towpath.engine.refusals import translated
+from towpath.engine.refusals import translate_error
 from towpath.engine.resp import TROUBLE, ErrorReply
 from towpath.errors import DurabilityUnavailable, DurabilityUnknown, EvictionUnsafe, InvalidOption
 
@@ -92,7 +92,7 @@ async def probe(cluster: Cluster, declared: Durability | None) -> ServerFacts:
     facts = [found for found in answers if isinstance(found, ServerFacts)]
     passing: BaseException | None = None
     for answer in answers:
-        if isinstance(answer, TROUBLE) and translated(answer) is None:
+        if isinstance(answer, TROUBLE) and translate_error(answer) is None:
             passing = answer
         elif isinstance(answer, BaseException):
             raise answer

@@ -27,8 +27,8 @@ from towpath.engine.batcher import (
     LARGEST_BATCH,
     Batcher,
     Unbatched,
-    settling,
-    submits,
+    settlement_portions,
+    submit_portions,
     with_refusals,
 )
 from towpath.engine.blocking import BlockingPort, run_to_end
@@ -240,7 +240,7 @@ class Engine:
         """
         name, job = queue_name(queue), new_job(payload, **options)
         [answer] = await self._batcher.submit(name, [job], durability)
-        outcome = codec.submitted(name, job.id, answer)
+        outcome = codec.decode_submitted(name, job.id, answer)
         if isinstance(outcome, TowpathError):
             raise outcome
         return outcome
@@ -260,12 +260,12 @@ class Engine:
         several.
         """
         name, wanted = queue_name(queue), list(jobs)
-        if call is not None and len(list(submits(wanted))) > 1:
+        if call is not None and len(list(submit_portions(wanted))) > 1:
             raise InvalidOption("call", call, rule=f"covers at most {LARGEST_BATCH} jobs")
         if not wanted:
             return []
         answers = await self._batcher.submit(name, wanted, durability, call)
-        submitted = codec.submitted
+        submitted = codec.decode_submitted
         return [
             submitted(name, job.id, answer) for job, answer in zip(wanted, answers, strict=True)
         ]
@@ -320,7 +320,7 @@ class Engine:
             self._store.times.learn(name, now, sent_at=sent_at, read_at=read_at)
             give_up_at = give_up_at or now + wait_ms
             if leases or now >= give_up_at:
-                return [codec.lease(name, worker, fields) for fields in leases]
+                return [codec.decode_lease(name, worker, fields) for fields in leases]
             # Redis ends blocking reads late, so the wait for a due time is timed here.
             until = min(give_up_at, now + WAIT_CAP_MS, due or give_up_at)
             pause = milliseconds(max(until - now, 0))
@@ -364,7 +364,7 @@ class Engine:
         item = [lease.job.id, lease.token, codec.note_bytes(note)]
         [answer] = await self._store.write("progress", lease.queue, lambda _: [item], call)
         if not isinstance(answer, bytes):
-            raise codec.refusal(lease.job, answer, held=lease.token)
+            raise codec.decode_refusal(lease.job, answer, held=lease.token)
 
     async def complete(
         self, lease: Lease, result: bytes = b"", *, call: Call | None = None
@@ -460,7 +460,7 @@ class Engine:
         due, now, read_at = answer[2], answer[-1], steady()
         self._store.times.learn(name, now, sent_at=sent_at, read_at=read_at)
         due_in = self._store.times.until(name, due, now, at=read_at) if due else None
-        return codec.exchanged(name, worker, list(settlements), answer, due_in=due_in)
+        return codec.decode_exchanged(name, worker, list(settlements), answer, due_in=due_in)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Outcome]:
         """Settle leases of any queues. Returns one outcome per settlement, in order.
@@ -474,7 +474,7 @@ class Engine:
                 for i, settlement in enumerate(settlements)
                 if settlement.lease.queue == queue
             ]
-            for part in settling(mine, lambda one: one[1]):
+            for part in settlement_portions(mine, lambda one: one[1]):
                 exchanged = await self.exchange(
                     queue,
                     [settlement for _, settlement in part],
@@ -504,7 +504,7 @@ class Engine:
         """
         item = [job.id, int(by_record), *([] if for_owner is None else [for_owner])]
         [answer] = await self._ask_existing("cancel", job.queue, [item], call)
-        state = codec.cancelled(job, answer)
+        state = codec.decode_cancelled(job, answer)
         if isinstance(state, TowpathError):
             raise state
         return state
@@ -516,7 +516,9 @@ class Engine:
         """
         refs = [job_ref(queue, id) for id in ids]
         answers = await self._answer_each("cancel", refs)
-        return [codec.cancelled(ref, answer) for ref, answer in zip(refs, answers, strict=True)]
+        return [
+            codec.decode_cancelled(ref, answer) for ref, answer in zip(refs, answers, strict=True)
+        ]
 
     # ── jobs that no worker holds ────────────────────────────────────────────────────────
 
@@ -543,7 +545,7 @@ class Engine:
             [job.id, *codec.due_or_delay(due, delay), *([] if for_owner is None else [for_owner])]
         ]
         [answer] = await self._ask_existing("move", job.queue, moves, call)
-        state = codec.moved(job, answer)
+        state = codec.decode_moved(job, answer)
         if isinstance(state, TowpathError):
             raise state
         return state
@@ -563,7 +565,7 @@ class Engine:
             some = items[at : at + LARGEST_BATCH]
             answers += await self._ask_existing("move", name, some, call)
         return [
-            codec.moved(JobRef(name, job_id(id)), answer)
+            codec.decode_moved(JobRef(name, job_id(id)), answer)
             for id, answer in zip(moves, answers, strict=True)
         ]
 
@@ -591,7 +593,7 @@ class Engine:
             raise InvalidOption("id", None, rule="is required: it names the job to set")
         name, job = queue_name(queue), new_job(payload, **options)
         [answer] = await self._set_jobs(name, [job], durability, call, for_owner)
-        placed = codec.placed(name, job.id, answer)
+        placed = codec.decode_placed(name, job.id, answer)
         if isinstance(placed, TowpathError):
             raise placed
         return placed
@@ -610,7 +612,8 @@ class Engine:
         name, wanted = queue_name(queue), list(jobs)
         answers = await self._set_jobs(name, wanted, durability, call)
         return [
-            codec.placed(name, job.id, answer) for job, answer in zip(wanted, answers, strict=True)
+            codec.decode_placed(name, job.id, answer)
+            for job, answer in zip(wanted, answers, strict=True)
         ]
 
     # ── dead jobs and parked lanes ───────────────────────────────────────────────────────
@@ -642,7 +645,7 @@ class Engine:
         refs = [job_ref(queue, id) for id in ids]
         answers = await self._answer_each("delete", refs)
         return [
-            codec.STATES[answer] if isinstance(answer, bytes) else codec.refusal(ref, answer)
+            codec.STATES[answer] if isinstance(answer, bytes) else codec.decode_refusal(ref, answer)
             for ref, answer in zip(refs, answers, strict=True)
         ]
 
@@ -742,7 +745,7 @@ class Engine:
             return [codec.settlement_item(settlement, options)[1:]]
 
         [answer] = await self._store.write(verb, queue, body, call)
-        outcome = codec.outcome(settlement.lease, answer)
+        outcome = codec.decode_outcome(settlement.lease, answer)
         if isinstance(outcome, TowpathError):
             raise outcome
         if not isinstance(outcome, kind):
@@ -777,7 +780,7 @@ class Engine:
         [answer] = await self._ask_existing(verb, job.queue, [item], call)
         if isinstance(answer, bytes):
             return codec.STATES[answer]
-        raise codec.refusal(job, answer)
+        raise codec.decode_refusal(job, answer)
 
     async def _set_jobs(
         self,
@@ -790,7 +793,7 @@ class Engine:
         """The raw answers. A job that is too large is refused without being sent, except with a
         caller's *call*: it may be a repeat, and only Redis knows its answer.
         """
-        store, answers, steps = self._store, list[Any](), list(submits(jobs))
+        store, answers, steps = self._store, list[Any](), list(submit_portions(jobs))
         _check_call(call, len(steps))
         for step in steps:
             largest = max(len(job.payload) for job in step)

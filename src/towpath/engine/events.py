@@ -209,7 +209,7 @@ class Watch:
         self._collected.add(id)
         self._flag.set()
 
-    def tell(self, verb: str, id: str) -> None:
+    def note_event(self, verb: str, id: str) -> None:
         if not self.verbs or verb in self.verbs:
             self._changed(id)
 
@@ -545,7 +545,7 @@ class _Feed:
                 verb = flat[i].decode()
                 for id in flat[i + 1].decode().split("\n"):
                     for watch in tuple(self._index.get(id, ())):
-                        watch.tell(verb, id)
+                        watch.note_event(verb, id)
 
     def _report_loss(self) -> None:
         self.log.lose()

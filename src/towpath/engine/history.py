@@ -115,7 +115,7 @@ def _count_growth(before: int, after: int) -> int:
     return more if more < _WRAPS // 2 else after % _WRAPS
 
 
-def summed(parts: Iterable[History]) -> History | None:
+def sum_columns(parts: Iterable[History]) -> History | None:
     """The histories of several queues as one: sums, and the age of the oldest job. None if there
     are none.
     """

@@ -15,7 +15,7 @@ from towpath.engine.check import integer
 from towpath.engine.codec import pairs
 from towpath.engine.explain import SILENT_MS, Explanation, Facts, Position, explain, position
 from towpath.engine.history import History, columns, window
-from towpath.engine.model import Failure, JobInfo, JobRef, said
+from towpath.engine.model import Failure, JobInfo, JobRef, read_attributes
 from towpath.engine.record import STATES, STORED, StoredJob, decode, readable
 from towpath.engine.states import State
 from towpath.engine.store import Store
@@ -378,7 +378,7 @@ def _make_info(
         progress=more.get("progress"),
         result=result or None,
         record=JobId(more["record"].decode(errors="replace")) if "record" in more else None,
-        **said(more),
+        **read_attributes(more),
     )
 
 

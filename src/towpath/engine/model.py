@@ -134,7 +134,7 @@ LEASE_FIELDS = (
 """The fields that a claim returns for a job that is not plain."""
 
 
-def said(kept: Mapping[str, Any]) -> dict[str, Any]:
+def read_attributes(kept: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of `JobAttributes`, from the options that are stored with a job."""
     return {
         name: _read_attribute(name, kept[name])

@@ -144,7 +144,7 @@ class ScriptedOptions:
         about = f"{self.format} {' '.join(self.names)} {' '.join(map(self.default, self.names))}"
         self.form = hashlib.sha1(about.encode(), usedforsecurity=False).hexdigest()[:8]
 
-    def packed(self, options: QueueOptions) -> bytes:
+    def pack(self, options: QueueOptions) -> bytes:
         """The form, then each option: a zero-terminated word, or a double."""
         values = (_script_value(name, getattr(options, name)) for name in self.names)
         return self.form.encode() + b"".join(
@@ -152,7 +152,9 @@ class ScriptedOptions:
             for value in values
         )
 
-    def decided(self, options: QueueOptions, decided: Collection[str]) -> dict[str, str | float]:
+    def decided_values(
+        self, options: QueueOptions, decided: Collection[str]
+    ) -> dict[str, str | float]:
         """The *decided* options by name, for scripts of releases with another form."""
         names = (name for name in self.names if name in decided)
         return {name: _script_value(name, getattr(options, name)) for name in names}
@@ -225,7 +227,7 @@ class StoredOptions(msgspec.Struct, frozen=True):
         beyond = {name: msgspec.json.decode(value) for name, value in self.beyond.items()}
         return self.options != self.base or beyond != others
 
-    def declaring(self, wanted: Mapping[str, Any]) -> StoredOptions:
+    def with_declared(self, wanted: Mapping[str, Any]) -> StoredOptions:
         """These options after *wanted* was declared. A value applies only if the option still has
         the value that was declared last: a change since then stays.
         """
@@ -241,24 +243,24 @@ class StoredOptions(msgspec.Struct, frozen=True):
         decided = self.decided | holds.keys()
         return StoredOptions(options, self.version, declared, decided, beyond=self.beyond)
 
-    def changing(self, options: QueueOptions, decides: Collection[str] = ()) -> StoredOptions:
+    def with_changes(self, options: QueueOptions, decides: Collection[str] = ()) -> StoredOptions:
         """These with other *options*. Those that differ become decided, and so do *decides*."""
         changed = _differing_names(options, self.options).union(decides)
         return msgspec.structs.replace(self, options=options, decided=self.decided | changed)
 
-    def replacing(self, options: QueueOptions) -> StoredOptions:
+    def with_options(self, options: QueueOptions) -> StoredOptions:
         """These with *options* in place of all options that this release knows."""
         decided = _differing_names(options, DEFAULTS) | KNOWN.intersection(self._declarations())
         return msgspec.structs.replace(self, options=options, decided=decided)
 
-    def resetting(self, names: Collection[str]) -> StoredOptions:
+    def with_reset(self, names: Collection[str]) -> StoredOptions:
         """These with the options *names* as declared, or undecided if they were not declared."""
         base = {name: getattr(self.base, name) for name in names}
         options = msgspec.structs.replace(self.options, **base)
         decided = self.decided - (frozenset(names) - self._declarations().keys())
         return msgspec.structs.replace(self, options=options, decided=decided)
 
-    def written(self) -> bytes:
+    def encode(self) -> bytes:
         """The decided options as they are stored, after the number of the layout."""
         known = {name: getattr(self.options, name) for name in self.decided}
         whole = msgspec.json.encode(self.beyond | known, order="deterministic")

@@ -32,7 +32,7 @@ class Queues:
         newer release.
         """
         flat: list[bytes] = await self._store.command("HGETALL", REGISTRY)
-        return self._store.listed(dict(zip(flat[::2], flat[1::2], strict=True)))
+        return self._store.read_listed(dict(zip(flat[::2], flat[1::2], strict=True)))
 
     async def names(self) -> Sequence[QueueName]:
         """The names of all queues that were ever used on this server, readable or not."""

@@ -58,7 +58,7 @@ CALL_WORDS: dict[str, Callable[[str], ServerError]] = {
 _KEY = re.compile(r"\{[^}]+\}")
 
 
-def translated(error: Exception, key: str = "") -> ServerError | None:
+def translate_error(error: Exception, key: str = "") -> ServerError | None:
     """Towpath's error for an error of Redis; None for temporary trouble. *key* is one of the keys
     of the call, which all have the same hash tag.
     """

@@ -101,7 +101,7 @@ NOT_ENOUGH = object()
 """What a reader returns while the next reply is not complete."""
 
 
-def packed(command: tuple[Any, ...]) -> list[bytes]:
+def encode_command(command: tuple[Any, ...]) -> list[bytes]:
     """*command* as it is sent. A last argument that is large is not copied: hiredis would copy it
     three times.
     """

@@ -150,7 +150,7 @@ _EVERY = re.compile(
 )
 
 
-def described(words: str) -> Schedule | None:
+def parse_about(words: str) -> Schedule | None:
     """The schedule whose `str` is *words*; None if only another release can read them."""
     try:
         if found := _EVERY.fullmatch(words):

@@ -37,9 +37,9 @@ from towpath.engine.stored_schedules import (
     SchedulePlan,
     ScheduleSource,
     all_schedules,
-    last_firing,
+    decode_last_firing,
+    read_last_firing,
     schedule_info,
-    seen_firing,
 )
 from towpath.errors import (
     FiringTaken,
@@ -328,7 +328,7 @@ class Schedules:
         unreadable: set[str] = set()
         for name, value in zip(flat[::2], flat[1::2], strict=True):
             try:
-                last[name.decode()] = last_firing(value)
+                last[name.decode()] = decode_last_firing(value)
             except (ValueError, OverflowError):  # a foreign entry, or a newer release's
                 unreadable.add(name.decode(errors="replace"))
         kept = {
@@ -379,7 +379,7 @@ class Schedules:
 
     async def _find(self, queue: QueueName, name: str) -> _CurrentSchedule:
         plan, payload, last, now = await self._store.read("scheduled", queue, name)
-        seen = seen_firing(last)
+        seen = read_last_firing(last)
         if plan is None and last is None:
             return _CurrentSchedule(None, None, b"", b"", instant(now))
         info, work = schedule_info(queue, name, plan, seen, payload)
@@ -538,7 +538,7 @@ def _decode_refusal(
 
 
 def _decode_submitted(queue: QueueName, job: NewJob, answer: Any) -> Submitted:
-    outcome = codec.submitted(queue, job.id, answer)
+    outcome = codec.decode_submitted(queue, job.id, answer)
     if isinstance(outcome, TowpathError):
         raise ScriptDefect(f"fire answered {answer!r} for one job")
     return outcome

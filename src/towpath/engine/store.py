@@ -341,13 +341,13 @@ class Store:
         """Give *queue* these options, except those that were changed since they were last declared.
         They are declared again whenever this engine finds that the queue is new.
         """
-        declared = await self._change(queue, lambda stored: stored.declaring(wanted))
+        declared = await self._change(queue, lambda stored: stored.with_declared(wanted))
         self._declarations.setdefault(queue, {}).update(wanted)
         return declared
 
     async def reset(self, queue: QueueName, names: Collection[str]) -> Declared:
         """Give *queue* these options as they were declared last."""
-        return await self._change(queue, lambda stored: stored.resetting(names))
+        return await self._change(queue, lambda stored: stored.with_reset(names))
 
     async def declared(self, queue: QueueName) -> QueueOptions | None:
         """The declared options of *queue*, with defaults for the others; None if none ever was."""
@@ -357,7 +357,7 @@ class Store:
 
     async def reconfigure(self, queue: QueueName, options: QueueOptions) -> None:
         """Give *queue* other options, for all its users and at once."""
-        await self._change(queue, lambda stored: stored.replacing(options))
+        await self._change(queue, lambda stored: stored.with_options(options))
 
     async def delete(self, queue: QueueName, *, forced: bool = False) -> bool:
         """Delete an empty queue. Returns False if it is not empty."""
@@ -399,7 +399,7 @@ class Store:
         now = await self._store_options(queue, _without_version(known), _NO_VERSION)
         wanted = self._declarations.get(queue)
         if wanted and not now.declared:
-            _, now = await self._replace(queue, now, lambda stored: stored.declaring(wanted))
+            _, now = await self._replace(queue, now, lambda stored: stored.with_declared(wanted))
         return await self._keep_options(queue, now)
 
     async def _restore_options(self, queue: QueueName) -> StoredOptions:
@@ -414,7 +414,7 @@ class Store:
         same time, *change* is called again, so that no change is lost.
         """
         changed = await self._change(
-            queue, lambda stored: stored.changing(change(stored.options), decides)
+            queue, lambda stored: stored.with_changes(change(stored.options), decides)
         )
         return changed.now
 
@@ -447,7 +447,7 @@ class Store:
             stored = now
         raise OptionsUnstable(queue)
 
-    def listed(self, entries: Mapping[bytes, bytes]) -> dict[QueueName, QueueOptions]:
+    def read_listed(self, entries: Mapping[bytes, bytes]) -> dict[QueueName, QueueOptions]:
         """The entries of the list of queues that this release can read."""
         found: dict[QueueName, QueueOptions] = {}
         for raw, value in entries.items():
@@ -476,10 +476,10 @@ class Store:
         self, queue: QueueName, wanted: StoredOptions, over: str
     ) -> StoredOptions:
         """Store *wanted* in place of the version *over*. Returns what is stored now."""
-        whole = wanted.written()
+        whole = wanted.encode()
         version = wanted.version or version_of(whole)
-        packed = SCRIPTED.packed(wanted.options)
-        decided = pack(SCRIPTED.decided(wanted.options, wanted.decided))
+        packed = SCRIPTED.pack(wanted.options)
+        decided = pack(SCRIPTED.decided_values(wanted.options, wanted.decided))
         args = (whole, packed, version, over, wanted.declared, decided, _KNOWN)
         script = self._scripts["configure"]
         return _parse_options(queue, *await self.calls.read(script, keys_of(queue), *args))
@@ -533,7 +533,7 @@ class Store:
     async def _write_entry(
         self, queue: QueueName, options: StoredOptions, within: float | None = None
     ) -> None:
-        entry, deadline = options.written(), self.calls.new_deadline(within)
+        entry, deadline = options.encode(), self.calls.new_deadline(within)
         command = ("HSET", REGISTRY, queue, entry)
         if await self.calls.command(*command, deadline=deadline) == 1:
             await self._bound_histories(queue)

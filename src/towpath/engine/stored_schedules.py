@@ -11,7 +11,7 @@ import msgspec
 
 from towpath.clock import instant, milliseconds
 from towpath.engine.model import FIELDS, JobOptions
-from towpath.engine.schedule import Cron, Every, Missed, NamedSchedule, Schedule, described
+from towpath.engine.schedule import Cron, Every, Missed, NamedSchedule, Schedule, parse_about
 from towpath.errors import InvalidName, InvalidOption
 from towpath.ids import QueueName
 
@@ -151,7 +151,7 @@ class QueueSchedules(msgspec.Struct, frozen=True):
     change already."""
 
 
-class Stored(NamedTuple):
+class StoredSchedule(NamedTuple):
     """A stored schedule, ready to be fired."""
 
     version: str
@@ -161,17 +161,19 @@ class Stored(NamedTuple):
     size: int = 0
 
 
-def stored(queue: str, name: str, value: bytes, payload: bytes = b"") -> Stored:
+def read_stored_schedule(
+    queue: str, name: str, value: bytes, payload: bytes = b""
+) -> StoredSchedule:
     """Read the schedule that is stored under *name*."""
     version, _, text = value.decode(errors="replace").partition(" ")
     try:
         plan = msgspec.json.decode(text, type=SchedulePlan)
-        return Stored(version, plan.work(queue, name, payload), plan.paused, plan.size)
+        return StoredSchedule(version, plan.work(queue, name, payload), plan.paused, plan.size)
     except (msgspec.MsgspecError, ValueError, InvalidOption, InvalidName, OverflowError):
-        return Stored(version, None)  # only a newer release can read it, or it is damaged
+        return StoredSchedule(version, None)  # only a newer release can read it, or it is damaged
 
 
-def last_firing(value: bytes) -> LastFiring:
+def decode_last_firing(value: bytes) -> LastFiring:
     """Decodes the stored firing of a schedule. Raises ValueError, OverflowError if this release
     can't read it.
     """
@@ -183,10 +185,10 @@ def last_firing(value: bytes) -> LastFiring:
     return LastFiring(at, words, fired=words == text)
 
 
-def seen_firing(value: bytes | None) -> LastFiring | None:
+def read_last_firing(value: bytes | None) -> LastFiring | None:
     """The last firing of a schedule; None if there is none, or this release can't read it."""
     try:
-        return last_firing(value) if value else None
+        return decode_last_firing(value) if value else None
     except (ValueError, OverflowError):
         return None
 
@@ -202,7 +204,7 @@ def schedule_info(
     about = seen.about if seen else ""
     last, at = (seen.last, seen.at) if seen else (None, None)
     if plan is None:
-        when = described(about) if seen else None
+        when = parse_about(about) if seen else None
         info = ScheduleInfo(
             queue=queue,
             name=name,
@@ -214,7 +216,7 @@ def schedule_info(
             next=_next_firing(when, at),
         )
         return info, None
-    kept = stored(queue, name, plan, payload or b"")
+    kept = read_stored_schedule(queue, name, plan, payload or b"")
     work = kept.work
     info = ScheduleInfo(
         queue=queue,

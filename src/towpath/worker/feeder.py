@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from towpath.backoff import Backoff
 from towpath.clock import ZERO, Duration, milliseconds, seconds, steady
-from towpath.engine.batcher import LARGEST_BATCH, settling
+from towpath.engine.batcher import LARGEST_BATCH, settlement_portions
 from towpath.engine.model import Bury, Call, Complete, Exchanged, Lease, Release, Settlement
 from towpath.engine.wakeups import WorkWatch
 from towpath.errors import PayloadTooLarge, ServerError, ServerUnreachable
@@ -177,7 +177,7 @@ class Feeder:
         """Take as many ended attempts from the outbox as one call carries."""
         if not self._outbox:
             return []
-        batch = next(settling(self._outbox, lambda ended: ended[1]), list[Ended]())
+        batch = next(settlement_portions(self._outbox, lambda ended: ended[1]), list[Ended]())
         for _ in batch:
             self._outbox.popleft()
         return batch

@@ -12,7 +12,7 @@ from towpath.clock import ZERO, Clock, Duration, minutes, seconds
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
 from towpath.engine.schedule import NamedSchedule, due
-from towpath.engine.stored_schedules import QueueSchedules, Stored, stored
+from towpath.engine.stored_schedules import QueueSchedules, StoredSchedule, read_stored_schedule
 from towpath.errors import (
     EngineClosed,
     FiringTaken,
@@ -95,7 +95,7 @@ class QueueFiring:
     ) -> None:
         self._engine, self._queue, self._teller = engine, queue, teller
         self._declared: Sequence[NamedSchedule] = schedules
-        self._stored: dict[str, Stored] = {}
+        self._stored: dict[str, StoredSchedule] = {}
         self._change = ""
         self._refused = ""
         """The version of the schedule whose firing was last refused."""
@@ -150,7 +150,8 @@ class QueueFiring:
         if known.change != self._change:
             self._change = known.change
             self._stored = {
-                name: stored(self._queue, name, plan) for name, plan in known.plans.items()
+                name: read_stored_schedule(self._queue, name, plan)
+                for name, plan in known.plans.items()
             }
         # In random order, so that workers that look at the same time share the due schedules
         # instead of racing for each.

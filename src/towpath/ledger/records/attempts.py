@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 
 from towpath.clock import ZERO, Duration, duration_ms, instant, milliseconds
-from towpath.engine.check import shortened, traceback_end
+from towpath.engine.check import shorten_reason, traceback_end
 from towpath.engine.model import (
     FAILURE_BYTES,
     Bury,
@@ -347,7 +347,7 @@ def _after(row: Row, delay: Duration | None) -> int | None:
 
 
 def _words(reason: str) -> str:
-    return _storable(shortened(reason))
+    return _storable(shorten_reason(reason))
 
 
 def _storable(text: str) -> str:

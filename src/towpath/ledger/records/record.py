@@ -21,7 +21,7 @@ from towpath.engine.model import (
     JobOptions,
     NewJob,
     new_job,
-    said,
+    read_attributes,
 )
 from towpath.errors import InvalidName, InvalidOption
 from towpath.ids import JobId, QueueName, job_id, lane_key, queue_name
@@ -128,7 +128,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def attributes(self) -> dict[str, Any]:
         """The options of the job that have no column: headers, selector, retry, owner."""
         packed = _decode_options(self.options)
-        return said(
+        return read_attributes(
             {
                 name: value.encode() if isinstance(value, str) else value
                 for name, value in packed.items()
