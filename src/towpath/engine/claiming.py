@@ -21,8 +21,8 @@ from towpath.errors import InvalidOption, TowpathError
 from towpath.ids import QueueName, lane_key, selector_name, worker_name
 from towpath.supervise import detached
 
-_LOOKS_MOST = 2**20
-_NUMBER_MOST = 2**53 // _LOOKS_MOST - 1
+_ATTEMPTS_MOST = 2**20
+_NUMBER_MOST = 2**53 // _ATTEMPTS_MOST - 1
 
 
 SELECTORS_MOST, HELD_MOST = 100, 10_000
@@ -32,31 +32,31 @@ _UNDO_TRIES = 30
 
 
 class ClaimAttempts:
-    """The calls of a waiting claim that the caller has named: one for each look at the queue. Their
+    """The calls of a waiting claim that the caller has named: one for each attempt to claim. Their
     numbers are a range of their own, made from the caller's number.
 
-    A repeated claim begins with the number of the first look. If the channel is further, it gets
-    CallStale, and asks for the answer of the last look instead.
+    A repeated claim begins with the number of the first attempt. If the channel is further, it gets
+    CallStale, and asks for the answer of the last attempt instead.
     """
 
     def __init__(self, call: Call) -> None:
         integer("call.number", call.number, 1, _NUMBER_MOST)
         self._channel = call.channel
-        self._first = self._number = call.number * _LOOKS_MOST
+        self._first = self._number = call.number * _ATTEMPTS_MOST
 
     def next(self) -> Call:
-        """The call for the next look."""
+        """The call for the next attempt."""
         self._number += 1
         return Call(self._channel, self._number)
 
     def again(self, last: int) -> bool:
-        """Whether *last* was a look of this claim; if so, the next look repeats it."""
-        mine = self._number <= last < self._first + _LOOKS_MOST
+        """Whether *last* was an attempt of this claim; if so, the next one repeats it."""
+        mine = self._number <= last < self._first + _ATTEMPTS_MOST
         self._number = last - 1
         return mine
 
 
-def wish_of(
+def claim_args(
     worker: str, lease: DurationLike, count: int, lane: str | None, *, least: int = 1
 ) -> list[Any]:
     """The arguments of a claim's script, up to those of `Outages`."""
@@ -68,7 +68,9 @@ def wish_of(
     ]
 
 
-def choice_of(selectors: Iterable[str], max_held: int | None, lane: str | None) -> list[Any] | None:
+def selection_args(
+    selectors: Iterable[str], max_held: int | None, lane: str | None
+) -> list[Any] | None:
     """The arguments behind those of `Outages`: the selectors, and how many jobs the worker may
     hold (0 = any number). None if neither is given.
     """

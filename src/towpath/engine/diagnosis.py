@@ -31,7 +31,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
     """The settings that matter; empty if CONFIG is denied."""
     skew_ms: float
-    """How far the server's clock is ahead of this machine's."""
+    """How far the clock of Redis is ahead of this machine's."""
     round_trips_ms: list[float]
     """How long each PING took, fastest first."""
     slowest: dict[str, int]

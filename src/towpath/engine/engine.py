@@ -36,7 +36,7 @@ from towpath.engine.blocking_ends import BlockingEnds
 from towpath.engine.calls import NOT_ENTERED
 from towpath.engine.channel import Limits
 from towpath.engine.check import integer
-from towpath.engine.claiming import ClaimAttempts, Claims, choice_of, wish_of
+from towpath.engine.claiming import ClaimAttempts, Claims, claim_args, selection_args
 from towpath.engine.cluster import open_cluster
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.events import Feeds
@@ -165,8 +165,8 @@ class Engine:
         """Schedules: created, changed, fired."""
 
     def tolerant(self) -> Self:
-        """Internal: let this engine be entered although its server is unfit. Each call then raises
-        the error until the server is fixed. Call it before entering; returns the same engine.
+        """Internal: let this engine be entered although Redis is unfit. Each call then raises the
+        error until Redis is fixed. Call it before entering; returns the same engine.
         """
         self._is_tolerant = True
         return self
@@ -296,14 +296,14 @@ class Engine:
         *call* returns the same leases. One round trip if there is work.
         """
         name = queue_name(queue)
-        wish, wait_ms = wish_of(worker, lease, count, lane), duration_ms("wait", wait)
-        choice, called = choice_of(selectors, max_held, lane), ""
+        wish, wait_ms = claim_args(worker, lease, count, lane), duration_ms("wait", wait)
+        choice, called = selection_args(selectors, max_held, lane), ""
         if lane is not None and wait_ms:
             raise InvalidOption("wait", wait, rule="a claim for one lane can't wait")
-        looks = ClaimAttempts(call) if call is not None and wait_ms else None
+        attempts = ClaimAttempts(call) if call is not None and wait_ms else None
         give_up_at = 0
         while True:
-            named = looks.next() if looks else call
+            named = attempts.next() if attempts else call
             asked = [*wish, *self._store.outages.args(name)]
             if choice is not None:
                 asked += [*choice, called]
@@ -313,7 +313,7 @@ class Engine:
                     "claim", name, worker, lambda _, asked=asked: asked, named
                 )
             except CallStale as stale:
-                if looks is None or not looks.again(stale.last):
+                if attempts is None or not attempts.again(stale.last):
                     raise
                 continue
             read_at = steady()
@@ -439,7 +439,7 @@ class Engine:
         name = queue_name(queue)
         if len(settlements) > LARGEST_BATCH:
             raise InvalidOption("settlements", len(settlements), rule=f"at most {LARGEST_BATCH}")
-        wish = wish_of(worker, lease, count, None, least=0)
+        wish = claim_args(worker, lease, count, None, least=0)
         for settlement in settlements:
             if settlement.lease.queue != name:
                 raise InvalidOption(
@@ -691,7 +691,7 @@ class Engine:
 
     async def broadcast(self, channel: str, message: bytes) -> int:
         """Send *message* to the current subscribers of *channel*. Returns how many there are, as
-        far as the server knows.
+        far as Redis knows.
 
         Nothing is stored, and a message may arrive twice: for watching, never for work. Raises
         InvalidName, ServerUnreachable, and ServerRefused if the user may not publish there.
@@ -702,7 +702,7 @@ class Engine:
 
     @property
     def facts(self) -> ServerFacts:
-        """What the server said about itself when it was last asked: on entering, after each
+        """What Redis reported about itself when it was last asked: on entering, after each
         reconnect, and by `check`. Raises ServerUnreachable if it has never answered.
         """
         if not self._store.calls.was_opened:
@@ -711,25 +711,25 @@ class Engine:
 
     @property
     def goes_by_server_clock(self) -> bool:
-        """Internal: whether due times are by the server's clock, not by that of a test."""
+        """Internal: whether due times are by the clock of Redis, not by that of a test."""
         return isinstance(self._clock, ServerClock)
 
     async def check(self) -> ServerFacts:
-        """Ask the server about itself now, for at most two seconds; on a cluster, every master.
+        """Ask Redis about itself now, for at most two seconds; on a cluster, every master.
 
         Raises ServerUnreachable, EvictionUnsafe, DurabilityUnknown, ServerRefused.
         """
         return await self._store.check()
 
     async def current_facts(self) -> ServerFacts:
-        """What the server said about itself at most a second ago; it is asked again if need be.
+        """What Redis reported about itself at most a second ago; it is asked again if need be.
 
         Settings may be changed while it runs. Raises as `check` does.
         """
         return await self._store.current_facts()
 
     async def try_write(self) -> None:
-        """Check that the server accepts a write. Leaves nothing behind. One round trip.
+        """Check that Redis accepts a write. Leaves nothing behind. One round trip.
 
         On a cluster, checks the server of one slot. Raises ServerError.
         """

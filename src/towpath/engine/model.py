@@ -247,7 +247,7 @@ class Lease(JobAttributes, frozen=True):
     expires_ms: int
     submitted_ms: int
     claimed_ms: int = 0
-    """By the server's clock; 0 for a lease that is known only by its token."""
+    """By the clock of Redis; 0 for a lease that is known only by its token."""
     due_ms: int = 0
     """The due time that was asked for, also in a later attempt; 0 = the job was not delayed."""
     next_try_ms: int = 0
@@ -279,17 +279,17 @@ class Lease(JobAttributes, frozen=True):
 
     @property
     def expires_at(self) -> datetime:
-        """When the lease ends unless it is renewed, by the server's clock."""
+        """When the lease ends unless it is renewed, by the clock of Redis."""
         return instant(self.expires_ms)
 
     @property
     def submitted_at(self) -> datetime:
-        """When the job was submitted, by the server's clock."""
+        """When the job was submitted, by the clock of Redis."""
         return instant(self.submitted_ms)
 
     @property
     def claimed_at(self) -> datetime:
-        """When the job was claimed, by the server's clock."""
+        """When the job was claimed, by the clock of Redis."""
         return instant(self.claimed_ms)
 
     @property
@@ -436,7 +436,7 @@ class Exchanged(msgspec.Struct, frozen=True):
     neither is to come. 0 = there may be more to claim at once: an answer is bounded in bytes,
     whatever was asked for."""
     now_ms: int = 0
-    """The server's clock when it answered."""
+    """The clock of Redis when it answered."""
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ calls."""
 
 
 class Outages:
-    """Tells scripts when this engine got no answers, in times of the server's clock.
+    """Tells scripts when this engine got no answers, in times of the clock of Redis.
 
     A lease that ended in an outage costs its job no attempt, because no worker could renew it. The
     server's clock is estimated from its answers, so no wall clock matters. Each call also names the

@@ -1,4 +1,4 @@
-"""When to send a call so that it arrives as a job falls due by the server's clock, not before.
+"""When to send a call so that it arrives as a job falls due by the clock of Redis, not before.
 
 Each answer contains the server's time at a moment between the sending of the call and the reading
 of the answer. So the estimate of its clock gets better with every answer, whatever our wall clock
@@ -11,7 +11,7 @@ from towpath.clock import ZERO, Duration, milliseconds, seconds
 from towpath.ids import QueueName
 
 _DRIFT = 5e-5
-"""How much faster or slower the server's clock may go than ours: in a second, 50 µs."""
+"""How much faster or slower the clock of Redis may go than ours: in a second, 50 µs."""
 _LEAD = 0.75
 """Part of the shortest round trip by which a call is sent early. The estimate of the clock is late
 by the time that an answer takes, and the call by the time that it takes: together a whole round
@@ -28,7 +28,7 @@ class _Estimate:
 
     def __init__(self, ahead: float, learned_at: float, round_trip: float) -> None:
         self.ahead, self.learned_at = ahead, learned_at
-        """Seconds that the server's clock is ahead of the steady clock, at least."""
+        """Seconds that the clock of Redis is ahead of the steady clock, at least."""
         self.round_trip = round_trip
 
 
@@ -43,7 +43,7 @@ class ServerTimes:
         self._known: dict[QueueName, _Estimate] = {}
 
     def learn(self, queue: QueueName, now_ms: int, *, sent_at: float, read_at: float) -> None:
-        """Note that the server's clock said *now_ms* between these two times of the steady clock:
+        """Note that the clock of Redis said *now_ms* between these two times of the steady clock:
         the call was sent, its answer was read.
         """
         if not self._goes_by_clock:
@@ -53,7 +53,7 @@ class ServerTimes:
         if known is None:
             self._known[queue] = _Estimate(ahead, read_at, round_trip)
             return
-        # The server's clock was below the next whole millisecond when the call arrived.
+        # The clock of Redis was below the next whole millisecond when the call arrived.
         at_most = (now_ms + 1) / 1000 - sent_at
         before = known.ahead - (read_at - known.learned_at) * _DRIFT
         # If the two contradict each other, the clock was set, or it is another server by now.
@@ -62,7 +62,7 @@ class ServerTimes:
         known.round_trip = min(round_trip, known.round_trip * _FORGET)
 
     def ahead_ms(self, queue: QueueName) -> float | None:
-        """How far the server's clock is ahead of the steady clock; None = not known."""
+        """How far the clock of Redis is ahead of the steady clock; None = not known."""
         known = self._known.get(queue)
         return None if known is None else known.ahead * 1000
 

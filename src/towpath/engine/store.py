@@ -109,9 +109,9 @@ class Store:
 
     @property
     def facts(self) -> ServerFacts:
-        """What the servers said about themselves when they were last asked.
+        """What the Redis servers reported about themselves when they were last asked.
 
-        Raises ServerUnreachable while none ever answered.
+        Raises ServerUnreachable until one has answered.
         """
         if self.calls.facts is None:
             trouble = self.calls.trouble or ServerUnreachable("the server was not asked yet")
@@ -119,18 +119,18 @@ class Store:
         return self.calls.facts
 
     async def check(self) -> ServerFacts:
-        """What the servers say about themselves now. Raises EvictionUnsafe, DurabilityUnknown,
-        ServerRefused, ServerUnreachable.
+        """What the Redis servers report about themselves now. Raises EvictionUnsafe,
+        DurabilityUnknown, ServerRefused, ServerUnreachable.
         """
         return await self.calls.check()
 
     async def current_facts(self) -> ServerFacts:
-        """The same, at most a second old."""
+        """What `check` returned at most a second ago."""
         return await self.calls.current_facts()
 
     async def connect(self, *, tolerant: bool) -> None:
-        """Check the servers once, at the beginning. Those that do not answer are probed until they
-        do, and so, if *tolerant*, are unfit ones. Otherwise raises what `check` raises of these.
+        """Check the Redis servers when the engine is entered. Probes those that do not answer until
+        they do. Unfit ones are probed too if *tolerant*; otherwise raises what `check` raises.
         """
         self.calls.open()
         try:

@@ -105,7 +105,7 @@ class LiveWorker(NamedTuple):
 
     name: str
     since: datetime
-    """When its process began, by the server's clock."""
+    """When its process began, by the clock of Redis."""
     report: WorkerReport
 
 
