@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from towpath.clock import Duration, duration_ms, steady
+from towpath.clock import duration_ms, steady
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.explain import HANDLER_MISSING
@@ -24,8 +24,6 @@ from towpath.engine.worker_registry import (
 from towpath.errors import ServerError, TowpathError
 from towpath.ids import QueueName
 from towpath.telemetry import events
-from towpath.telemetry.logs import Log
-from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import (
     ATTEMPT_TASK,
     Attempt,
@@ -37,8 +35,7 @@ from towpath.worker.executors import Processes, Threads
 from towpath.worker.feeder import Feeder, Feeders
 from towpath.worker.handler import Handler, OnSettled, Place
 from towpath.worker.heartbeat import PATIENCE, Heartbeat
-from towpath.worker.middleware import AttemptMiddleware
-from towpath.worker.recorded import RecordedRuns, Registry
+from towpath.worker.recorded import RecordedRuns
 from towpath.worker.registration import WorkerRegistration
 from towpath.worker.report import UNKNOWN_HANDLER, Ended, Readings, Report
 from towpath.worker.runner import Runner
@@ -47,7 +44,7 @@ from towpath.worker.slots import Slots
 from towpath.worker.unhandled import UnhandledJobs
 
 if TYPE_CHECKING:
-    from towpath.worker.queues import ServedQueues
+    from towpath.worker.worker import Worker
 
 _TO_NOTICE = 5.0
 """Seconds for a handler in a process to end by itself after its job was cancelled."""
@@ -58,31 +55,12 @@ _CHANNELS = 100
 class Execution:
     """Starts attempts, watches them, ends them and reports them."""
 
-    def __init__(
-        self,
-        app: Registry,
-        served: ServedQueues,
-        *,
-        name: str,
-        concurrency: int,
-        lease: Duration,
-        unhandled_for: Duration,
-        middleware: Sequence[AttemptMiddleware],
-        state: Any,
-        log: Log,
-        metrics: Metrics,
-        exhausted: Callable[[], None],
-        is_overdue: Callable[[float], bool],
-        leave: Callable[[], None],
-    ) -> None:
-        self._app, self._served, self._exhausted = app, served, exhausted
-        self.is_overdue, self.leave = is_overdue, leave
-        """Whether the worker should have ended by a given time, and the function that ends its
-        process. Both are called in the heartbeat's thread."""
-        self.engine, self.name, self.lease = app.engine, name, lease
-        self._concurrency, self._unhandled_for = concurrency, unhandled_for
-        self.middleware, self.state = tuple(middleware), state
-        self.log, self._metrics = log, metrics
+    def __init__(self, worker: Worker, state: Any) -> None:
+        self.worker, self.state = worker, state
+        """The worker whose jobs it runs, and what its lifespan has yielded."""
+        self._app = worker.app
+        self.engine, self.name, self.lease = worker.app.engine, worker.name, worker.lease
+        self.log, self._metrics = worker.log, worker.metrics
         self._handlers: dict[QueueName, dict[str | None, Handler[Any, Any, Any]]] = {}
         self.ledger_id: str | None = None
         """The id of the database with the records, once it is known."""
@@ -94,9 +72,11 @@ class Execution:
         self._limits: dict[Handler[Any, Any, Any] | None, asyncio.Semaphore] = {}
         self._runs: RecordedRuns | None = None
         self._away_since: dict[QueueName, float] = {}
-        self._unhandled = UnhandledJobs(self.engine, worker=name, unhandled_for=unhandled_for)
-        self.report = Report(log, metrics)
-        self.slots = Slots(concurrency)
+        self._unhandled = UnhandledJobs(
+            self.engine, worker=self.name, unhandled_for=worker.unhandled_for
+        )
+        self.report = Report(self.log, self._metrics)
+        self.slots = Slots(worker.concurrency)
         self.feeders = Feeders(self)
 
     async def __aenter__(self) -> Self:
@@ -141,15 +121,15 @@ class Execution:
 
     def _describe(self, blocked: BlockedLoop | None) -> WorkerReport:
         """Returns the worker's entry for the list of workers. Called in the heartbeat's thread."""
-        queues, held = list(self._served.weights), self.held
-        known = [handler for its in self._served.handlers.values() for handler in its]
+        queues, held = list(self.worker.served.weights), self.held
+        known = [handler for its in self.worker.served.handlers.values() for handler in its]
         return WorkerReport(
             host=socket.gethostname(), pid=os.getpid(), queues=queues, serving=len(queues),
-            slots=self._concurrency, running=len(held),
+            slots=self.worker.concurrency, running=len(held),
             jobs=[RunningJob(attempt.lease.job, attempt.taken_ms) for attempt in held],
             recorded=self.recorded_queues(), ledger=self.ledger_id, blocked=blocked,
             release=self._app.version, handlers=_report_handlers(known), handling=len(known),
-            unhandled_for_ms=duration_ms("unhandled_for", self._unhandled_for),
+            unhandled_for_ms=duration_ms("unhandled_for", self.worker.unhandled_for),
         )  # fmt: skip
 
     def report_handlers(self) -> None:
@@ -416,7 +396,7 @@ class Execution:
     def _lose_slot(self) -> None:
         self.slots.lose()
         if self.slots.total <= 0 and not self.feeders.ending:
-            self._exhausted()
+            self.worker.stop_without_slots()
 
     def _log_lost_slot(self, attempt: Attempt) -> None:
         self.log.emit(

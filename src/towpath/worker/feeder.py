@@ -68,7 +68,7 @@ class Feeder:
         self._asked = self._looks = 0
         """Slots kept for the exchange on its way, and how often it was checked."""
         self._backoff = Backoff(0.1, 5.0, jitter=0.5)
-        """Claims in a row that failed."""
+        """The pauses after claims that failed."""
         self._on_hold = self.stopping = False
         self._pause: asyncio.TimerHandle | None = None
         """The pause after a failed claim; None = claims may be sent."""

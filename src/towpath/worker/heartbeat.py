@@ -148,7 +148,7 @@ class Heartbeat:
     async def _check_attempts(self) -> None:
         now = steady()
         held = [attempt for attempt in self._execution.held if not attempt.over]
-        if now - self._answered_at >= PATIENCE and self._execution.is_overdue(now):
+        if now - self._answered_at >= PATIENCE and self._execution.worker.is_overdue(now):
             await self._settle_and_leave([*held, *self._unread_attempts()])
         self._stopped_at = {
             attempt: at for attempt, at in self._stopped_at.items() if not attempt.over
@@ -287,7 +287,7 @@ class Heartbeat:
         queues = _by_queue(batch, lambda ended: ended[0].lease).values()
         await asyncio.gather(*map(self._settle, queues))
         await self._registration.end(self._engine)
-        self._execution.leave()
+        self._execution.worker.leave(self._report)
 
     async def _settle(self, batch: Sequence[Ended]) -> None:
         """Settle attempts of one queue. After an error, their leases end by themselves."""

@@ -28,7 +28,7 @@ class Runner:
     """Runs attempts in the event loop, in threads or in processes, as their handlers need."""
 
     def __init__(self, execution: Execution) -> None:
-        self._execution, self._middleware = execution, execution.middleware
+        self._execution, self._middleware = execution, execution.worker.middleware
         self._threads, self._processes = execution.threads, execution.processes
         self._tracing = traces.active()
 

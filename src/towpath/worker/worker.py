@@ -82,13 +82,13 @@ class Worker:
         signals: Sequence[signal.Signals] = STOPPING,
         handlers_later: bool = False,
     ) -> None:
-        self._app = app
+        self.app = app
         self.concurrency = integer("concurrency", concurrency, 1, 100_000)
         self.lease = milliseconds(duration_ms("lease", lease, least=seconds(1)))
         self.grace = milliseconds(duration_ms("grace", grace))
         self.unhandled_for = milliseconds(duration_ms("unhandled_for", unhandled_for))
         self.name = worker_name(name or _own_name())
-        self._queues = ServedQueues(app, queues, handlers_later=handlers_later)
+        self.served = ServedQueues(app, queues, handlers_later=handlers_later)
         self.metrics = metrics or app.metrics
         require_callable(middleware)
         self.middleware = (*app.middleware, *middleware)
@@ -106,7 +106,7 @@ class Worker:
     @property
     def weights(self) -> dict[QueueName, int]:
         """The queues that it serves, with their weights."""
-        return self._queues.weights
+        return self.served.weights
 
     def run_forever(self) -> int:
         """Run in a new event loop until a signal stops it. Returns the exit code.
@@ -154,35 +154,21 @@ class Worker:
     # ── its life ─────────────────────────────────────────────────────────────────────────
 
     async def _run(self, *, leave_when_empty: bool) -> int:
-        began = steady()
-        async with self._app, self._app.around(self), self._app.living() as state:
+        self._began = steady()
+        async with self.app, self.app.around(self), self.app.living() as state:
             if leave_when_empty:
-                await self._app.engine.check()  # `drain` must not wait for an unreachable Redis
-                await self._app.fire_due(self.weights, self.log)
-            handlers = self._queues.handlers
-            late = await configure_queues(self._app, handlers, self.log)
-            execution = Execution(
-                self._app,
-                self._queues,
-                name=self.name,
-                concurrency=self.concurrency,
-                lease=self.lease,
-                unhandled_for=self.unhandled_for,
-                middleware=self.middleware,
-                state=state,
-                log=self.log,
-                metrics=self.metrics,
-                exhausted=self._slots_exhausted,
-                is_overdue=self._is_overdue,
-                leave=lambda: self._leave(execution.report, began),
-            )
+                await self.app.engine.check()  # `drain` must not wait for an unreachable Redis
+                await self.app.fire_due(self.weights, self.log)
+            handlers = self.served.handlers
+            late = await configure_queues(self.app, handlers, self.log)
+            execution = Execution(self, state)
             with self._signals.heard():
                 async with execution:
-                    following = Following(self._app, self._queues, execution, self.log)
+                    following = Following(self.app, self.served, execution, self.log)
                     following.begin(handlers, late)
                     self._log_started(handlers)
                     await self._live(execution, following, leave_when_empty=leave_when_empty)
-        self._log_stopped(execution.report, began)
+        self._log_stopped(execution.report)
         return self._code
 
     async def _live(
@@ -208,9 +194,9 @@ class Worker:
         """Do what a worker does beside running jobs, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(following.run())
-            group.create_task(self._app.keep_firing(following.served, self.log))
+            group.create_task(self.app.keep_firing(following.served, self.log))
             group.create_task(execution.heart_fails())
-            group.create_task(keep_sweeping_others(self._app.engine, following.served, self.log))
+            group.create_task(keep_sweeping_others(self.app.engine, following.served, self.log))
             group.create_task(self._identify_ledger(execution))
 
     async def _identify_ledger(self, execution: Execution) -> None:
@@ -219,7 +205,7 @@ class Worker:
             if execution.ledger_id is None and execution.recorded_queues():
                 with suppress(TowpathError, TimeoutError):
                     async with asyncio.timeout(_IDENTIFIED_S):
-                        if (id := await self._app.ledger_id()) is not None:
+                        if (id := await self.app.ledger_id()) is not None:
                             execution.identify_ledger(id)
             await asyncio.sleep(REPORT_EVERY.total_seconds())
 
@@ -243,8 +229,8 @@ class Worker:
             feeding.cancel()
             await asyncio.wait((feeding,))
 
-    def _slots_exhausted(self) -> None:
-        """Stop the worker: it has no slots left."""
+    def stop_without_slots(self) -> None:
+        """Internal: stop, because all slots are lost."""
         self.log.emit(events.SLOTS_EXHAUSTED, concurrency=self.concurrency)
         self._code = ExitCode.SLOTS_LOST
         self.stop("all slots are lost")
@@ -256,31 +242,31 @@ class Worker:
             concurrency=self.concurrency,
             lease=self.lease,
             grace=self.grace,
-            server=str(self._app.engine.url),
-            version=self._app.version,
+            server=str(self.app.engine.url),
+            version=self.app.version,
         )
 
-    def _log_stopped(self, report: Report, began: float) -> None:
+    def _log_stopped(self, report: Report) -> None:
         self.log.emit(
             events.WORKER_STOPPED,
             reason=self._why,
             code=int(self._code),
             jobs=report.completed,
             released=report.released,
-            uptime=steady() - began,
+            uptime=steady() - self._began,
         )
 
     # ── in the heartbeat's thread ────────────────────────────────────────────────────────
 
-    def _is_overdue(self, now: float) -> bool:
-        """Whether the worker should have ended; a silent loop has PATIENCE seconds more."""
+    def is_overdue(self, now: float) -> bool:
+        """Internal: whether it should have ended; a blocked loop has PATIENCE seconds more."""
         return self._signals.overdue(now, self.grace.total_seconds() + PATIENCE)
 
-    def _leave(self, report: Report, began: float) -> None:
-        """End the process at once: a handler blocks the loop, so a clean end is not possible."""
+    def leave(self, report: Report) -> None:
+        """Internal: end the process at once, because a handler blocks the event loop."""
         self._why = f"{self._signals.words}, and the event loop is blocked"
         self._code = ExitCode.UNSETTLED
-        self._log_stopped(report, began)
+        self._log_stopped(report)
         os._exit(self._code)
 
 
