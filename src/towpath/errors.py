@@ -91,7 +91,7 @@ class TowpathError(Exception):
         self.add_note(f"What to do: {self.remedy}")  # shown below the error in a traceback
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
         """Facts that a caller may act on, by name; every answer has them beside the message."""
         return {}
 
@@ -273,7 +273,7 @@ class JobNotFound(JobError):
         """The queue whose name is close, if the job's queue does not exist."""
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
         return {"did_you_mean": self.near} if self.near else {}
 
 
@@ -444,7 +444,7 @@ class QueueNotFound(QueueError):
         super().__init__(f"no queue {queue}{hint}")
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
         return {"did_you_mean": self.near} if self.near else {}
 
 
@@ -477,7 +477,7 @@ class QueueNotEmpty(QueueError):
         self.queue, self.held = queue, dict(held)
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
         return {"held": self.held}
 
 

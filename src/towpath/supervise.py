@@ -198,7 +198,7 @@ def detached(name: str, work: Coroutine[Any, Any, T], *, log: Log | None = None)
     return task
 
 
-def look_at_error(done: asyncio.Future[Any]) -> None:
+def retrieve_error(done: asyncio.Future[Any]) -> None:
     """A done callback for a future that several callers await, and that raises its error in them.
     If all of them have left, asyncio would report the error; this prevents it.
     """
@@ -215,7 +215,7 @@ def expect_loss(writer: asyncio.StreamWriter) -> None:
     future first, and report the error.
     """
     closed: asyncio.Future[None] = cast("Any", writer.transport.get_protocol())._closed  # noqa: SLF001 -- there is no other way but a task per connection
-    closed.add_done_callback(look_at_error)
+    closed.add_done_callback(retrieve_error)
 
 
 def find_external(error: BaseException | None) -> TowpathError | None:

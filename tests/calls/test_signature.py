@@ -17,7 +17,7 @@ from towpath.calls.errors import (
     SignatureStale,
     SignatureWrong,
 )
-from towpath.calls.signature import derived, headers_for, message_id, new_secret, sign, verify
+from towpath.calls.signature import derive_secret, headers_for, message_id, new_secret, sign, verify
 from towpath.clock import minutes, seconds
 from towpath.errors import InvalidOption, RetryAdvice
 
@@ -225,18 +225,18 @@ class TestAMessageId:
 class TestADerivedSecret:
     def test_differs_for_each_purpose(self) -> None:
         purposes = ("push", "callback", "outbox", "reviewer")
-        made = {derived(SECRET, purpose) for purpose in purposes}
+        made = {derive_secret(SECRET, purpose) for purpose in purposes}
         assert len(made | {SECRET}) == len(purposes) + 1
 
     def test_is_the_same_each_time_and_signs_like_any_other(self) -> None:
-        secret = derived(SECRET, "push")
-        assert secret == derived(SECRET, "push")
+        secret = derive_secret(SECRET, "push")
+        assert secret == derive_secret(SECRET, "push")
         headers = headers_for([secret], "m1", BODY)
         assert verify([secret], headers, BODY).id == "m1"
-        for other in (SECRET, derived(SECRET, "callback")):
+        for other in (SECRET, derive_secret(SECRET, "callback")):
             with pytest.raises(SignatureWrong):
                 verify([other], headers, BODY)
 
     def test_from_an_invalid_secret_is_refused(self) -> None:
         with pytest.raises(SecretInvalid):
-            derived("whsec_short", "push")
+            derive_secret("whsec_short", "push")

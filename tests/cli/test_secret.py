@@ -2,7 +2,7 @@
 
 from tests.cli.command import Command
 from towpath.apps.messages.options import CALLBACK, PUSH
-from towpath.calls.signature import OUTBOX, derived, new_secret
+from towpath.calls.signature import OUTBOX, derive_secret, new_secret
 
 
 def test_secrets_are_derived_from_the_settings_one_per_line(towpath: Command) -> None:
@@ -10,9 +10,9 @@ def test_secrets_are_derived_from_the_settings_one_per_line(towpath: Command) ->
     towpath.env["TOWPATH_CALLS__SECRETS"] = ",".join(secrets)
     ran = towpath("secret", "callback")
     assert ran.code == 0, ran.err
-    assert ran.out.split() == [derived(secret, CALLBACK) for secret in secrets]
+    assert ran.out.split() == [derive_secret(secret, CALLBACK) for secret in secrets]
     told = towpath("secret", "outbox", "--json").objects
-    assert [row["secret"] for row in told] == [derived(secret, OUTBOX) for secret in secrets]
+    assert [row["secret"] for row in told] == [derive_secret(secret, OUTBOX) for secret in secrets]
 
 
 def test_a_secret_is_derived_from_the_one_that_up_made(towpath: Command) -> None:
@@ -20,7 +20,7 @@ def test_a_secret_is_derived_from_the_one_that_up_made(towpath: Command) -> None
     data = towpath.directory / "towpath-data"
     data.mkdir()
     (data / "signing.secret").write_text(secret + "\n")
-    assert towpath("secret", "push").out.split() == [derived(secret, PUSH)]
+    assert towpath("secret", "push").out.split() == [derive_secret(secret, PUSH)]
 
 
 def test_a_secret_of_an_unknown_kind_is_refused(towpath: Command) -> None:

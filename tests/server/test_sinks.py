@@ -15,7 +15,7 @@ from tests.ledger.kafka_program import TOPIC
 from tests.server.serving import RunningServer, begin, serve, up
 from tests.server.webhook_endpoint import Endpoint, Posted, endpoint
 from tests.waiting import HANGS, eventually
-from towpath.calls.signature import OUTBOX, derived, message_id, new_secret, verify
+from towpath.calls.signature import OUTBOX, derive_secret, message_id, new_secret, verify
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import ask
 from towpath.ledger.ledger import Ledger
@@ -158,7 +158,7 @@ class TestTheWebhook:
         assert got.headers["content-type"] == "application/cloudevents+json"
         assert got.told["type"] == "towpath.job.completed"
         for secret in (SECRET, OLD_SECRET):
-            assert verify([derived(secret, OUTBOX)], got.headers, got.body).id == message_id(
+            assert verify([derive_secret(secret, OUTBOX)], got.headers, got.body).id == message_id(
                 got.told["id"]
             )
 

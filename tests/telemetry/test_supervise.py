@@ -16,7 +16,7 @@ from towpath.engine.node import Node
 from towpath.engine.time_limit import Deadline, SharedTimeLimit
 from towpath.errors import InvalidOption, ScriptDefect, ServerRefused, ServerUnreachable
 from towpath.ledger.errors import LedgerUnreachable
-from towpath.supervise import Background, detached, look_at_error, troubles
+from towpath.supervise import Background, detached, retrieve_error, troubles
 from towpath.telemetry.logs import Log
 
 
@@ -317,7 +317,7 @@ async def test_an_error_is_not_reported_when_no_caller_waits_for_it_any_more(
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     shared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     if looked_at:
-        shared.add_done_callback(look_at_error)
+        shared.add_done_callback(retrieve_error)
 
     async def wait(what: asyncio.Future[None]) -> None:
         await asyncio.shield(what)

@@ -353,7 +353,7 @@ class Towpath(Handlers):
         try:
             if ledger is not None and not self._backend.keeps_records:
                 raise LedgerMissing
-            with self._backend.anew(ledger):
+            with self._backend.reconnected(ledger):
                 yield self
         finally:
             self._url, self._clock, self._make_engine, self._metrics = before

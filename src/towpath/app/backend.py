@@ -85,7 +85,7 @@ class Backend:
         self._connecting = threading.RLock()
 
     @contextmanager
-    def anew(self, ledger: Ledger | str | None = None) -> Generator[None]:
+    def reconnected(self, ledger: Ledger | str | None = None) -> Generator[None]:
         """Use new connections, and *ledger* if it is given, until the block ends; then the old ones
         again.
         """
@@ -286,7 +286,7 @@ class Backend:
         find_ledger = self.open_ledger if recorded else no_ledger
         return AllJobs(self.engine, find_ledger, recorded=recorded)
 
-    def tell(self, submitted: Submitted, handler: str) -> None:
+    def report_submitted(self, submitted: Submitted, handler: str) -> None:
         """Count and log a job, if it is new."""
         if not submitted.existed:
             job = submitted.job

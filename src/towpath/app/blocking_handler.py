@@ -134,7 +134,7 @@ class BlockingHandler(Generic[T, R]):
             made = backend.transactions.submit_blocking(
                 submission.transaction,
                 wanted,
-                handler.tell_made,
+                handler.report_created,
                 handler.accepts(wanted, submission.on_conflict),
             )
         return handler.record_jobs(backend, made)

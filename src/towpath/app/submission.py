@@ -10,7 +10,7 @@ import msgspec
 from towpath.engine.durability import Durability
 from towpath.engine.model import OnConflict
 from towpath.errors import HandlerInvalid, MiddlewareInvalid, SubmitsRefused, TowpathError
-from towpath.worker.middleware import CallNext, InnerCall, named
+from towpath.worker.middleware import CallNext, InnerCall, middleware_name
 
 if TYPE_CHECKING:
     from towpath.app.job import Job
@@ -110,15 +110,15 @@ async def submitted(
         if (left := len(submission.jobs)) != count:
             jobs = "1 job" if count == 1 else f"{count} jobs"
             rule = f"turned {jobs} into {left}; change the jobs themselves, or raise to refuse"
-            raise MiddlewareInvalid(named(first), rule=rule)
+            raise MiddlewareInvalid(middleware_name(first), rule=rule)
         return await submitted(rest, submission, take)
 
     inner = InnerCall(first, inside)
     await first(submission, inner)
     if not inner.called:
         rule = "returned without calling call_next: nothing was submitted"
-        raise MiddlewareInvalid(named(first), rule=rule)
+        raise MiddlewareInvalid(middleware_name(first), rule=rule)
     if inner.raised is not None:
         rule = "swallowed the error of a submit; raise it or another error"
-        raise MiddlewareInvalid(named(first), rule=rule) from inner.raised
+        raise MiddlewareInvalid(middleware_name(first), rule=rule) from inner.raised
     return inner.value

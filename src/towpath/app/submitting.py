@@ -222,7 +222,7 @@ class AppHandler(Handler[T, R, C]):
                 wanted = self.new_records(submission)
                 accept = self.accepts(wanted, on_conflict)
                 made = await backend.transactions.submit(
-                    submission.transaction, wanted, self.tell_made, accept
+                    submission.transaction, wanted, self.report_created, accept
                 )
                 return self.record_jobs(backend, made)
             if self.options.record:
@@ -247,7 +247,7 @@ class AppHandler(Handler[T, R, C]):
                 submitted = _as_submitted(made, new.job.payload).checked(on_conflict)
             except TowpathError as error:
                 return error
-            backend.tell(submitted, self.name)
+            backend.report_submitted(submitted, self.name)
             return self._record_job(backend, made)
 
         return list(await asyncio.gather(*map(one, wanted)))
@@ -374,7 +374,7 @@ class AppHandler(Handler[T, R, C]):
         return Job(ref, backend, self.result, existed)
 
     def _job(self, backend: Backend, submitted: Submitted) -> Job[R]:
-        backend.tell(submitted, self.name)
+        backend.report_submitted(submitted, self.name)
         return Job(submitted.job, backend, self.result, submitted.existed)
 
     def _job_or_error(
@@ -389,10 +389,10 @@ class AppHandler(Handler[T, R, C]):
         except JobDiffers as error:
             return error
 
-    def tell_made(self, recorded: list[Recorded]) -> None:
+    def report_created(self, recorded: list[Recorded]) -> None:
         """Internal: count and log records whose transaction has committed."""
         for made in recorded:
-            self.backend.tell(_as_submitted(made, made.record.payload), self.name)
+            self.backend.report_submitted(_as_submitted(made, made.record.payload), self.name)
 
     def accepts(self, wanted: Sequence[NewRecord], on_conflict: OnConflict) -> Accept:
         """Internal: returns a check that existing records equal *wanted*; it raises JobDiffers."""

@@ -54,7 +54,7 @@ TAKEN = frozenset((OUTBOX, *_LABELS.values()))
 """Purposes that applications must not use."""
 
 
-def derived(secret: str, purpose: str) -> str:
+def derive_secret(secret: str, purpose: str) -> str:
     """Derive the secret for calls of one *purpose* from *secret*.
 
     A derived secret reveals neither *secret* nor the secrets of other purposes. Raises

@@ -199,14 +199,14 @@ def secret(
     check its own calls, but can't sign calls of other kinds.
     """
     from towpath.apps.application import applications  # noqa: PLC0415 -- slow to import
-    from towpath.calls.signature import OUTBOX, derived  # noqa: PLC0415 -- the same
+    from towpath.calls.signature import OUTBOX, derive_secret  # noqa: PLC0415 -- the same
 
     found = applications(session.settings.applications)
     known = [OUTBOX, *(name for application in found for name in application.purposes)]
     if purpose not in known:
         raise InvalidOption("purpose", purpose, rule=f"must be one of {', '.join(known)}")
     for each in _signing(session.settings):
-        signing = derived(each, purpose)
+        signing = derive_secret(each, purpose)
         session.out.answer({"purpose": purpose, "secret": signing}, signing)
 
 

@@ -23,7 +23,7 @@ from towpath.engine.inspect import Counts
 from towpath.errors import TowpathError
 from towpath.ledger.keys.key import KeyInfo
 from towpath.recent import RecentCache
-from towpath.supervise import look_at_error
+from towpath.supervise import retrieve_error
 
 T = TypeVar("T")
 EVERY = 1.0
@@ -79,7 +79,7 @@ class SnapshotCache:
             return last
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_all())
-            self._reading.add_done_callback(look_at_error)
+            self._reading.add_done_callback(retrieve_error)
         return await asyncio.shield(self._reading)
 
     async def read_with(self, queue: str) -> Snapshot:
@@ -101,7 +101,7 @@ class SnapshotCache:
         result = self._cached.get(what)
         if result is None:
             result = asyncio.ensure_future(read())
-            result.add_done_callback(look_at_error)
+            result.add_done_callback(retrieve_error)
             self._cached.put(what, result, lasts=lasts)
         try:
             return await asyncio.shield(result)

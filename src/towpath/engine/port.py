@@ -19,7 +19,7 @@ from towpath.engine.connection import Connection, Endpoint
 from towpath.engine.node import Node
 from towpath.engine.resp import TROUBLE, ConnectionLost
 from towpath.engine.time_limit import SharedTimeLimit, TimeLimit
-from towpath.supervise import detached, look_at_error
+from towpath.supervise import detached, retrieve_error
 from towpath.telemetry.logs import Log
 
 T = TypeVar("T")
@@ -142,7 +142,7 @@ class LoopPort:
         if task is None:
             task = running[key] = asyncio.create_task(work())
             task.add_done_callback(lambda _: running.pop(key))
-            task.add_done_callback(look_at_error)
+            task.add_done_callback(retrieve_error)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

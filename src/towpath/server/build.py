@@ -22,7 +22,7 @@ from towpath.apps.application import Application, applications
 from towpath.calls.caller import Caller
 from towpath.calls.errors import CallRefused
 from towpath.calls.guard import parse_target
-from towpath.calls.signature import OUTBOX, derived
+from towpath.calls.signature import OUTBOX, derive_secret
 from towpath.clock import seconds
 from towpath.dashboard import engine_pages, operator_pages, public_routes, searching
 from towpath.dashboard.snapshot_cache import SnapshotCache
@@ -345,7 +345,7 @@ class Sinks:
         except CallRefused as error:
             raise InvalidOption("outbox.webhook_url", "…", rule=error.reason) from None
         self._caller = Caller(allow=(host, *options.allow), timeout=_WITHIN)
-        secrets = [derived(secret, OUTBOX) for secret in options.secrets]
+        secrets = [derive_secret(secret, OUTBOX) for secret in options.secrets]
         return WebhookSink(self._caller, url, secrets=secrets, name=WEBHOOK)
 
 

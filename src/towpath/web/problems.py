@@ -150,7 +150,7 @@ def _more(error: TowpathError) -> dict[str, Any]:
         return {"holder": error.worker or None, "state": error.state}
     if isinstance(error, _STATED):
         return {"state": error.state}
-    return dict(error.told)
+    return dict(error.facts)
 
 
 class Refused(Exception):

@@ -44,9 +44,28 @@ class Attempt:
     """What this process knows of a job that it runs."""
 
     __slots__ = (
-        "ctx", "deadline", "ended", "entered", "error", "handler", "is_unfit", "lease", "most",
-        "note", "noting", "over", "raised", "renew_at", "started", "stop", "stopped_at", "taken",
-        "taken_ms", "task", "told", "ttl",
+        "ctx",
+        "deadline",
+        "ended",
+        "entered",
+        "error",
+        "handler",
+        "is_unfit",
+        "lease",
+        "most",
+        "note",
+        "noting",
+        "over",
+        "raised",
+        "renew_at",
+        "reported_stop",
+        "started",
+        "stop",
+        "stopped_at",
+        "taken",
+        "taken_ms",
+        "task",
+        "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -88,7 +107,7 @@ class Attempt:
         """Whether the payload does not fit the handler. Then the handler was not called."""
         self.raised: BaseException | None = None
         """The error itself, if its message and traceback may be logged."""
-        self.told: StopReason | None = None
+        self.reported_stop: StopReason | None = None
         """The stop reason that was logged and counted already."""
 
     def begin(self) -> None:

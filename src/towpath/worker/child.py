@@ -164,7 +164,7 @@ class Child:
             handler=handler.name,
             time_limit=handler.options.time_limit,
             waited=order.waited,
-            tell=lambda note: self._send(Note(note)),
+            send_note=lambda note: self._send(Note(note)),
             state=self._state,
         )
         try:

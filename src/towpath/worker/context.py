@@ -40,11 +40,11 @@ else:
 
 NO_STATE: Any = object()
 """The state if the app has no lifespan."""
-Tell = Callable[[bytes], None]
+SendNote = Callable[[bytes], None]
 """Sends a progress note."""
 
 
-def _nowhere(note: bytes) -> None:
+def _drop_note(note: bytes) -> None:
     """Drop *note*."""
 
 
@@ -54,8 +54,17 @@ class Context(Generic[S]):
     """
 
     __slots__ = (
-        "_cancelled", "_lease", "_state", "_tell", "_time_limit", "_waited", "called", "handler",
-        "noted", "noticed", "stopped",
+        "_cancelled",
+        "_lease",
+        "_send_note",
+        "_state",
+        "_time_limit",
+        "_waited",
+        "called",
+        "handler",
+        "noted",
+        "noticed",
+        "stopped",
     )  # fmt: skip
 
     def __init__(
@@ -64,11 +73,11 @@ class Context(Generic[S]):
         *,
         handler: str,
         time_limit: Duration,
-        tell: Tell,
+        send_note: SendNote,
         waited: float = 0.0,
         state: Any = NO_STATE,
     ) -> None:
-        self._lease, self._time_limit, self._tell = lease, time_limit, tell
+        self._lease, self._time_limit, self._send_note = lease, time_limit, send_note
         self._waited, self._state = waited, state
         self.stopped: StopReason | None = None
         """Why the attempt has to end before its handler does; None = it may go on."""
@@ -90,11 +99,11 @@ class Context(Generic[S]):
         job = JobRef(queue_name(queue), JobId("here"))
         now = wall_ms()
         lease = Lease(job, b"", Token(now * 1000), 1, "here", 0, now, now)
-        return cls(lease, handler=handler, time_limit=days(36_500), tell=_nowhere)
+        return cls(lease, handler=handler, time_limit=days(36_500), send_note=_drop_note)
 
     def close(self) -> None:
         """Internal: the attempt has ended. Notes from now on are dropped."""
-        self._tell = _nowhere
+        self._send_note = _drop_note
 
     @property
     def cancelled(self) -> bool:
@@ -203,7 +212,7 @@ class Context(Generic[S]):
             except (TypeError, ValueError, RecursionError) as error:
                 raise PayloadInvalid("progress", str(error)) from error
         self.noted = True
-        self._tell(check_size("progress", note, LARGEST_NOTE))
+        self._send_note(check_size("progress", note, LARGEST_NOTE))
 
 
 class AttemptEnd(Exception):

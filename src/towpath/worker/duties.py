@@ -65,7 +65,7 @@ async def _try_to_configure(app: Registry, queue: QueueName, log: Log) -> Server
     except ServerUnreachable as error:
         return error  # the engine logs it
     except ServerError as error:
-        tell_failure(log, "configure", queue, error)
+        log_duty_failure(log, "configure", queue, error)
         # With its memory full, Redis stores no options. Jobs must run all the same, to free memory.
         return None if isinstance(error, MemoryFull) else error
     return None
@@ -137,7 +137,7 @@ class _OtherQueues:
         try:
             self._known = await self._engine.queues.names()
         except ServerError as error:  # sweep the known queues: other cluster nodes may answer
-            tell_failure(self._log, "sweep", "", error)
+            log_duty_failure(self._log, "sweep", "", error)
         deletes = steady() >= self._delete_unused_at
         if deletes:
             self._delete_unused_at = steady() + _UNUSED_DELETED_EVERY.total_seconds()
@@ -158,12 +158,12 @@ class _OtherQueues:
             if delete_unused and await self._engine.queues.delete_unused(queue, UNUSED_FOR):
                 self._log.emit(events.QUEUE_DELETED, queue=queue)
         except ServerError as error:
-            tell_failure(self._log, "sweep", queue, error)
+            log_duty_failure(self._log, "sweep", queue, error)
         finally:
             self._under_way.pop(queue, None)
 
 
-def tell_failure(log: Log, duty: str, queue: str, error: Exception) -> None:
+def log_duty_failure(log: Log, duty: str, queue: str, error: Exception) -> None:
     """Log that a duty could not be done."""
     name = type(error).__qualname__
     log.emit(events.DUTY_FAILED, duty=duty, queue=queue, error=name, reason=str(error))

@@ -39,7 +39,12 @@ from towpath.worker.recorded import RecordedRuns
 from towpath.worker.registration import WorkerRegistration
 from towpath.worker.report import UNKNOWN_HANDLER, Ended, Readings, Report
 from towpath.worker.runner import Runner
-from towpath.worker.settlements import keep_unhandled, plan_next_try, sendable, stopped
+from towpath.worker.settlements import (
+    ensure_sendable,
+    keep_unhandled,
+    plan_next_try,
+    settlement_for_stop,
+)
 from towpath.worker.slots import Slots
 from towpath.worker.unhandled import UnhandledJobs
 
@@ -101,9 +106,9 @@ class Execution:
         await self.processes.close()
         self.threads.close()
 
-    async def heart_fails(self) -> None:
+    async def raise_heartbeat_error(self) -> None:
         """Wait for the heartbeat to end, and raise the error that ended it."""
-        await self._heartbeat.died()
+        await self._heartbeat.raise_error()
 
     @property
     def running(self) -> int:
@@ -194,7 +199,7 @@ class Execution:
         for handler in [gone for gone in self._gone if gone not in left]:
             self._gone.discard(handler)
             self._limits.pop(handler, None)
-            self.processes.let_go(handler)
+            self.processes.end_idle(handler)
             others = self._handlers.get(handler.queue, {}).values()
             if handler.name not in [other.name for other in others]:
                 self._metrics.forget(handler.queue, handler.name)
@@ -259,7 +264,7 @@ class Execution:
                 await self.notes.sent(attempt)
         if isinstance(settlement, Renew):
             with suppress(asyncio.CancelledError):
-                await self._heartbeat.let_go(attempt)
+                await self._heartbeat.stop_renewing(attempt)
         if attempt in self._held:
             self._finish(attempt, settlement)
         else:
@@ -274,7 +279,7 @@ class Execution:
 
     async def _attend(self, attempt: Attempt) -> Settlement | None:
         if attempt.over or attempt.stop is not None:
-            return stopped(attempt)  # it was stopped before it could begin
+            return settlement_for_stop(attempt)  # it was stopped before it could begin
         attempt.begin()
         self.report.started(attempt)
         if self._runs is not None and attempt.handler and attempt.handler.options.record:
@@ -294,7 +299,7 @@ class Execution:
         try:
             return await self._unhandled.settle_unfit(attempt, settlement)
         except asyncio.CancelledError:
-            return stopped(attempt)
+            return settlement_for_stop(attempt)
 
     async def _settle_missing(self, attempt: Attempt) -> Settlement | None:
         """Returns the settlement of a job whose handler has been missing for long."""
@@ -303,7 +308,7 @@ class Execution:
         try:
             return await self._unhandled.settle_missing(attempt, known.values())
         except asyncio.CancelledError:
-            return stopped(attempt)
+            return settlement_for_stop(attempt)
 
     async def _attend_in_turn(
         self, attempt: Attempt, limit: asyncio.Semaphore
@@ -315,13 +320,13 @@ class Execution:
             async with limit:
                 return await self._attend(attempt)
         except asyncio.CancelledError:
-            return stopped(attempt)
+            return settlement_for_stop(attempt)
 
     def _finish(self, attempt: Attempt, settlement: Settlement | None) -> None:
         feeder = self._held.pop(attempt)
         attempt.ended = steady()
         # If it is over already, the heartbeat has settled it.
-        settlement = None if attempt.over or settlement is None else sendable(settlement)
+        settlement = None if attempt.over or settlement is None else ensure_sendable(settlement)
         if attempt.lease.unhandled and isinstance(settlement, Release) and attempt.ctx is None:
             settlement = keep_unhandled(settlement)
         attempt.over = True
@@ -368,9 +373,9 @@ class Execution:
         self._finish(attempt, None)
         self._lose_slot()
 
-    def look_for_traces(self) -> None:
+    def check_tracing(self) -> None:
         """Check whether tracing is active by now."""
-        self._runner.look()
+        self._runner.check_tracing()
 
     def settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
         self.report.settled(batch, outcomes)

@@ -52,7 +52,7 @@ T = TypeVar("T")
 Work = Callable[[], None]
 
 
-class Unjoined(ThreadPoolExecutor):
+class UnjoinedExecutor(ThreadPoolExecutor):
     """An executor whose threads nothing waits for at exit; as many as asyncio's own would have.
 
     A subclass of ThreadPoolExecutor only because event loops accept no other class.
@@ -230,7 +230,7 @@ class Processes:
         if attempt in self._busy:
             self._busy[attempt].send(Cancel())
 
-    def let_go(self, handler: Handler[Any, Any, Any]) -> None:
+    def end_idle(self, handler: Handler[Any, Any, Any]) -> None:
         """End the idle processes of *handler*."""
         for process in self._idle.pop(handler, ()):
             task = detached("end of a handler's process", process.leave())
@@ -240,7 +240,7 @@ class Processes:
     async def close(self) -> None:
         """End all idle processes, and wait for their end."""
         for handler in list(self._idle):
-            self.let_go(handler)
+            self.end_idle(handler)
         await asyncio.gather(*self._ending, return_exceptions=True)
 
 

@@ -65,7 +65,7 @@ class Feeder:
         self._sending: Sequence[Ended] = ()
         # Not named after the worker: Redis may remember calls of an earlier worker of that name.
         self._channel, self._numbers = secrets.token_hex(8), itertools.count(1)
-        self._asked = self._looks = 0
+        self._asked = self._checks = 0
         """Slots kept for the exchange on its way, and how often it was checked."""
         self._backoff = Backoff(0.1, 5.0, jitter=0.5)
         """The pauses after claims that failed."""
@@ -112,7 +112,7 @@ class Feeder:
         """Claim with *weight* and at most *most* slots. Takes back a `stop`, until `run` ends."""
         self._slots.give(self._share, weight=weight, most=most)
         self.stopping = False
-        self.look()
+        self.claim_soon()
 
     def stop(self) -> None:
         """Claim no more. Running attempts are still settled; jobs that arrive now are released."""
@@ -128,17 +128,17 @@ class Feeder:
     def go_on(self) -> None:
         """Claim again."""
         self._on_hold = False
-        self.look()
+        self.claim_soon()
 
-    def look(self) -> None:
+    def claim_soon(self) -> None:
         """Claim soon: there may be work."""
         self._may_have_more = True
         self._wake.set()
 
     def lend_if_late(self) -> None:
         """Lend the slots of an exchange to other queues if it has not been answered for long."""
-        self._looks += 1
-        if self._looks > _PATIENCE:
+        self._checks += 1
+        if self._checks > _PATIENCE:
             self._lend()
 
     async def run(self) -> None:
@@ -157,7 +157,7 @@ class Feeder:
                     continue
                 self._sending = batch
                 # Done while the exchange is on its way, so that no handler waits for it.
-                loop.call_soon(self._execution.look_for_traces)
+                loop.call_soon(self._execution.check_tracing)
                 exchanged = await self._exchange(batch, self._asked)
                 self._sending = ()
                 if batch and exchanged is not None:
@@ -248,7 +248,7 @@ class Feeder:
         call, self.asked_at = Call(self._channel, next(self._numbers)), steady()
         failed = unknown = False
         while True:
-            sent, self._looks, asked = steady(), 0, self._asked
+            sent, self._checks, asked = steady(), 0, self._asked
             self.unanswered = UnansweredExchange(call, settlements, self.asked_at)
             try:
                 exchanged = await self._engine.exchange(
@@ -320,7 +320,7 @@ class Feeder:
 
     def _on_wake_up(self, was_called: bool) -> None:  # noqa: FBT001 -- a callback
         self._watch, self._was_called = None, was_called
-        self.look()
+        self.claim_soon()
 
 
 def _is_unhandled(settlement: Settlement) -> bool:
@@ -441,6 +441,6 @@ class Feeders:
                 self.claim_no_more()
             started = self._execution.started
             for feeder in self.all:
-                feeder.look()
+                feeder.claim_soon()
             if not self._feeders:
                 self.rested.set()

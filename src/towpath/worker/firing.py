@@ -49,7 +49,7 @@ class _Work(NamedTuple):
     """The size of a stored schedule's payload, in bytes."""
 
 
-class Teller:
+class FiringReport:
     """Reports firings: log lines and counters."""
 
     def __init__(self, log: Log, metrics: Metrics | None) -> None:
@@ -91,9 +91,13 @@ class QueueFiring:
     """Fires the schedules of one queue."""
 
     def __init__(
-        self, engine: Engine, queue: QueueName, schedules: Sequence[NamedSchedule], teller: Teller
+        self,
+        engine: Engine,
+        queue: QueueName,
+        schedules: Sequence[NamedSchedule],
+        report: FiringReport,
     ) -> None:
-        self._engine, self._queue, self._teller = engine, queue, teller
+        self._engine, self._queue, self._report = engine, queue, report
         self._declared: Sequence[NamedSchedule] = schedules
         self._stored: dict[str, StoredSchedule] = {}
         self._change = ""
@@ -125,7 +129,7 @@ class QueueFiring:
             except EngineClosed:
                 raise
             except ServerError as error:
-                self._teller.failed("fire", self._queue, error)
+                self._report.failed("fire", self._queue, error)
                 pause = TRY_AGAIN_AFTER
             # A test may have moved its clock since the answer.
             if clock.stamp() == stamp and not self._woken:
@@ -167,13 +171,13 @@ class QueueFiring:
             if declared.name in self._stored:
                 name = declared.name
                 reason = f"{name}: a stored schedule has that name; rename one of them"
-                self._teller.trouble("fire", self._queue, "NameTaken", reason)
+                self._report.trouble("fire", self._queue, "NameTaken", reason)
             else:
                 found.append(_Work(declared))
         for name, schedule in self._stored.items():
             if schedule.work is None:
                 reason = f"{name}: this release can't read its schedule"
-                self._teller.trouble("fire", self._queue, "Unreadable", reason)
+                self._report.trouble("fire", self._queue, "Unreadable", reason)
             elif not schedule.paused:
                 found.append(_Work(schedule.work, schedule.version, schedule.size))
         return found
@@ -185,7 +189,7 @@ class QueueFiring:
         if name in known.unreadable:
             remedy = "`towpath schedules delete --declared` frees the name"
             reason = f"{name}: its last firing can't be read; {remedy}"
-            self._teller.trouble("fire", self._queue, "Unreadable", reason)
+            self._report.trouble("fire", self._queue, "Unreadable", reason)
             return LOOK_EVERY
         try:
             if last is None:
@@ -203,7 +207,7 @@ class QueueFiring:
         except ServerError:
             raise
         except TowpathError as error:  # e.g. QueueFull: does not concern the other schedules
-            self._teller.failed("fire", self._queue, error)
+            self._report.failed("fire", self._queue, error)
             return TRY_AGAIN_AFTER
         return ZERO
 
@@ -228,11 +232,11 @@ class QueueFiring:
                     raise
                 most = len(part) // 2  # there may be room for some of them
             else:
-                self._teller.fired(schedule, part, now)
+                self._report.fired(schedule, part, now)
                 last, rest = part[-1], rest[most:]
         if last != found.last:
             await self._fire(work, [], after=last, upto=found.last)
-        self._teller.missed(schedule, found.missed)
+        self._report.missed(schedule, found.missed)
 
     async def _fire(
         self, work: _Work, firings: Sequence[datetime], *, after: datetime | None, upto: datetime

@@ -23,7 +23,7 @@ from towpath.ids import QueueName
 from towpath.telemetry.events import HEARTBEAT_FAILED, LOOP_BLOCKED, WORKER_FROZEN
 from towpath.worker.attempt import Attempt, StopReason, attempt_of
 from towpath.worker.report import Ended
-from towpath.worker.settlements import failed, time_limit_reason
+from towpath.worker.settlements import settlement_for_failure, time_limit_reason
 
 if TYPE_CHECKING:
     from towpath.worker.execution import Execution
@@ -83,7 +83,7 @@ class Heartbeat:
         await self._ended.wait()
         self._thread.join()
 
-    async def died(self) -> None:
+    async def raise_error(self) -> None:
         """Wait for the end of the heartbeat, and raise the error that ended it. Without renewals,
         the worker would lose one job after the other.
         """
@@ -91,7 +91,7 @@ class Heartbeat:
         if self._error is not None:
             raise self._error
 
-    async def let_go(self, attempt: Attempt) -> None:
+    async def stop_renewing(self, attempt: Attempt) -> None:
         """Renew *attempt* no more, and return when no renewal of it is on its way. A renewal after
         the hand-over would shorten its lease.
         """
@@ -114,7 +114,7 @@ class Heartbeat:
         try:
             with suppress(asyncio.CancelledError):
                 asyncio.run(self._beat())
-        except Exception as error:  # noqa: BLE001 -- raised in the worker's own loop, see `died`
+        except Exception as error:  # noqa: BLE001 -- raised in the worker's own loop, see `raise_error`
             self._error = error
         finally:
             self._call_in_loop(self._ended.set)
@@ -267,7 +267,7 @@ class Heartbeat:
         elif now - stopped_at >= PATIENCE and not attempt.over:
             attempt.over = True
             attempt.error = "TimeLimit"
-            settlement = failed(attempt, time_limit_reason(attempt))
+            settlement = settlement_for_failure(attempt, time_limit_reason(attempt))
             # Reported here, because the attempt may block the worker's loop.
             self._report.stopped(attempt, StopReason.TIMED_OUT)
             self._calls.create_task(self._fail(attempt, settlement))

@@ -57,7 +57,7 @@ class Middleware:
         return value
 
 
-def named(middleware: object) -> str:
+def middleware_name(middleware: object) -> str:
     """Returns the name of a middleware for messages and log lines."""
     return getattr(middleware, "__qualname__", None) or type(middleware).__qualname__
 
@@ -67,7 +67,7 @@ def require_callable(middleware: Sequence[object]) -> None:
     for each in middleware:
         rule = _broken_rule(each)
         if rule is not None:
-            raise MiddlewareInvalid(named(each), rule=rule)
+            raise MiddlewareInvalid(middleware_name(each), rule=rule)
 
 
 def _broken_rule(middleware: object) -> str | None:
@@ -91,7 +91,7 @@ class InnerCall:
     __slots__ = ("_call", "_name", "called", "raised", "value")
 
     def __init__(self, middleware: object, call: Callable[[], Awaitable[Any]]) -> None:
-        self._name, self._call = named(middleware), call
+        self._name, self._call = middleware_name(middleware), call
         self.called = False
         self.value: Any = None
         self.raised: BaseException | None = None
@@ -111,10 +111,10 @@ class InnerCall:
 def _require_called(middleware: object, inner: InnerCall) -> None:
     if not inner.called:
         rule = "returned without calling call_next: the handler did not run"
-        raise MiddlewareInvalid(named(middleware), rule=rule)
+        raise MiddlewareInvalid(middleware_name(middleware), rule=rule)
 
 
-class Around:
+class MiddlewareRun:
     """The middleware around one attempt.
 
     The attempt ends with what the outermost middleware returns or raises, with three exceptions. A

@@ -13,7 +13,7 @@ from towpath.errors import HandlerInvalid, TowpathError
 from towpath.ids import QueueName, queue_name
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
-from towpath.worker.duties import keep_configuring, tell_failure
+from towpath.worker.duties import keep_configuring, log_duty_failure
 from towpath.worker.execution import Execution
 from towpath.worker.handler import Handler
 from towpath.worker.options import BY_HANDLERS
@@ -82,7 +82,7 @@ class ServedQueues:
         return given or max(handler.options.weight for handler in handlers)
 
 
-class Following:
+class QueueFollower:
     """Keeps an execution serving the queues of an app while its handlers are added and removed."""
 
     def __init__(self, app: Registry, queues: ServedQueues, execution: Execution, log: Log) -> None:
@@ -106,19 +106,19 @@ class Following:
 
         def changed() -> None:
             if threading.get_ident() == here:
-                self.look()
+                self.update()
                 return
             with suppress(RuntimeError):  # the loop is closed: the worker has ended
-                loop.call_soon_threadsafe(self.look)
+                loop.call_soon_threadsafe(self.update)
 
         async with asyncio.TaskGroup() as self._group:
             with self._app.followed(changed):
                 for queue in self._late:
                     self._configure(queue)
-                self.look()
+                self.update()
                 await asyncio.Event().wait()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Serve the queues of the app's current handlers. Removed queues come first."""
         wanted = self._queues.handlers
         if self.served == wanted:
@@ -156,6 +156,6 @@ class Following:
         try:
             await keep_configuring(self._app, queue, self._log)
         except TowpathError as error:  # the queue is served with the options that it has
-            tell_failure(self._log, "configure", queue, error)
+            log_duty_failure(self._log, "configure", queue, error)
         self._configuring.pop(queue, None)
         self._execution.feeders.go_on(queue)

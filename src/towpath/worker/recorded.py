@@ -26,7 +26,7 @@ from towpath.telemetry.logs import Log
 from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.handler import Handler
 from towpath.worker.middleware import AttemptMiddleware
-from towpath.worker.settlements import plan_next_try, reason_of, stopped
+from towpath.worker.settlements import plan_next_try, reason_of, settlement_for_stop
 
 if TYPE_CHECKING:
     from towpath.telemetry.metrics import Metrics
@@ -78,7 +78,7 @@ class RecordedRuns:
                 return begun
             attempt.lease = begun
         except asyncio.CancelledError:
-            return stopped(attempt)
+            return settlement_for_stop(attempt)
         except TowpathError as error:
             self._log_unwritten(attempt, error)
             return Release(attempt.lease, _AWAY)

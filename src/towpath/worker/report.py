@@ -82,9 +82,9 @@ class Report:
         """Count and log that *attempt* has to end before its handler, once per reason. The worker's
         loop and the heartbeat may both report it.
         """
-        if attempt.told is why:
+        if attempt.reported_stop is why:
             return
-        attempt.told = why
+        attempt.reported_stop = why
         metrics = self._of(attempt)
         match why:
             case StopReason.LOST:

@@ -17,8 +17,15 @@ from towpath.telemetry.logs import JobLine, current_job
 from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.context import AttemptEnd, Context, HandOver, Snooze
 from towpath.worker.handler import Handler, Place
-from towpath.worker.middleware import Around, named
-from towpath.worker.settlements import ending, failed, only_leaf, own_limit, reason_of, stopped
+from towpath.worker.middleware import MiddlewareRun, middleware_name
+from towpath.worker.settlements import (
+    only_leaf,
+    own_limit,
+    reason_of,
+    settlement_for_error,
+    settlement_for_failure,
+    settlement_for_stop,
+)
 
 if TYPE_CHECKING:
     from towpath.worker.execution import Execution
@@ -32,7 +39,7 @@ class Runner:
         self._threads, self._processes = execution.threads, execution.processes
         self._tracing = traces.active()
 
-    def look(self) -> None:
+    def check_tracing(self) -> None:
         """Check whether tracing is active. Done once per batch, as it costs as much as a job."""
         self._tracing = traces.active()
 
@@ -46,7 +53,7 @@ class Runner:
                 return await self._run_in_span(attempt)
             return await self._perform(attempt)
         except asyncio.CancelledError:
-            return stopped(attempt)
+            return settlement_for_stop(attempt)
         except BaseException as error:  # noqa: BLE001 -- user code: see above
             return _settlement_for(attempt, error)
 
@@ -69,7 +76,7 @@ class Runner:
             except asyncio.CancelledError:
                 if attempt.stop in (None, StopReason.TIMED_OUT):
                     raise
-                return stopped(attempt)
+                return settlement_for_stop(attempt)
 
     async def _perform(self, attempt: Attempt) -> Settlement:
         lease, handler = attempt.lease, cast("Handler[Any, Any, Any]", attempt.handler)
@@ -116,11 +123,11 @@ class Runner:
                 return value
             return handler.result.decode(value) if value else None  # middleware gets no JSON
 
-        def failed(middleware: object, error: Exception) -> None:
+        def log_failure(middleware: object, error: Exception) -> None:
             lease = attempt.lease
             self._execution.log.emit(
                 MIDDLEWARE_FAILED,
-                middleware=named(middleware),
+                middleware=middleware_name(middleware),
                 job=lease.id,
                 queue=lease.queue,
                 handler=attempt.handler_name,
@@ -129,7 +136,9 @@ class Runner:
                 reason=reason_of(error),
             )
 
-        return await Around(self._middleware, attempt, ctx, call=call, failed=failed).run()
+        return await MiddlewareRun(
+            self._middleware, attempt, ctx, call=call, failed=log_failure
+        ).run()
 
     def _call_handler(
         self, attempt: Attempt, handler: Handler[Any, Any, Any], payload: Any, ctx: Context
@@ -148,7 +157,7 @@ class Runner:
             handler=handler.name,
             time_limit=handler.options.time_limit,
             waited=attempt.idled,
-            tell=lambda note: self._execution.notes.send(attempt, note),
+            send_note=lambda note: self._execution.notes.send(attempt, note),
             state=self._execution.state,
         )
         attempt.ctx = ctx
@@ -193,8 +202,8 @@ def _settlement_for(attempt: Attempt, error: BaseException) -> Settlement | None
     if attempt.stop is StopReason.LOST:
         return None
     if attempt.stop is StopReason.STOPPING and not isinstance(only_leaf(error), AttemptEnd):
-        return stopped(attempt)  # the error is a consequence of the stop
+        return settlement_for_stop(attempt)  # the error is a consequence of the stop
     try:
-        return ending(attempt, error)
+        return settlement_for_error(attempt, error)
     except BaseException as defect:  # noqa: BLE001 -- user code: an AttemptEnd with invalid values
-        return failed(attempt, reason_of(defect))
+        return settlement_for_failure(attempt, reason_of(defect))

@@ -20,7 +20,7 @@ from towpath.engine.schedules import IndexEntry
 from towpath.errors import EngineClosed, InvalidOption, ServerError
 from towpath.ids import QueueName, queue_name
 from towpath.telemetry.logs import Log
-from towpath.worker.firing import QueueFiring, Teller
+from towpath.worker.firing import FiringReport, QueueFiring
 
 if TYPE_CHECKING:
     from towpath.telemetry.metrics import Metrics
@@ -103,7 +103,7 @@ async def keep_firing(
     firing; while nothing is due, one per second for all queues together, and one per queue every
     LOOK_EVERY or LOOK_AGAIN.
     """
-    teller = Teller(log or Log(), metrics)
+    report = FiringReport(log or Log(), metrics)
     try:
         async with asyncio.TaskGroup() as group:
             watch = _Watch(
@@ -112,7 +112,7 @@ async def keep_firing(
                 queues,
                 group=group,
                 clock=clock or ServerClock(),
-                teller=teller,
+                report=report,
             )
             group.create_task(watch.keep_searching())
             await watch.keep()
@@ -135,8 +135,8 @@ async def fire_due(
     declared = schedules.by_queue(queues)
     kept = (await engine.schedules.changes()).queues or {}
     names = declared.keys() | {queue for queue in kept if queue in queues}
-    teller = Teller(log or Log(), None)
-    firing = [QueueFiring(engine, queue, declared.get(queue, ()), teller) for queue in names]
+    report = FiringReport(log or Log(), None)
+    firing = [QueueFiring(engine, queue, declared.get(queue, ()), report) for queue in names]
     outcomes = await asyncio.gather(
         *(of_queue.fire_due() for of_queue in firing), return_exceptions=True
     )
@@ -156,10 +156,10 @@ class _Watch:
         *,
         group: asyncio.TaskGroup,
         clock: Clock,
-        teller: Teller,
+        report: FiringReport,
     ) -> None:
         self._engine, self._schedules, self._queues = engine, schedules, queues
-        self._group, self._clock, self._teller = group, clock, teller
+        self._group, self._clock, self._report = group, clock, report
         self._firing: dict[QueueName, tuple[QueueFiring, asyncio.Task[None]]] = {}
         self._last, self._kept = "", dict[QueueName, IndexEntry]()
         self._unfinished: dict[QueueName, tuple[str, int]] = {}
@@ -177,7 +177,7 @@ class _Watch:
                 raise
             except ServerError as error:
                 if not self._away:
-                    self._teller.failed("hear", "", error)
+                    self._report.failed("hear", "", error)
                 self._away = True
             else:
                 self._away = False
@@ -194,7 +194,7 @@ class _Watch:
             except EngineClosed:
                 raise
             except ServerError as error:
-                self._teller.failed("search", "", error)
+                self._report.failed("search", "", error)
             await asyncio.sleep(SEARCH_EVERY)
 
     def _serve(self) -> None:
@@ -205,7 +205,7 @@ class _Watch:
             self._firing.pop(queue)[1].cancel()
         for queue in wanted:
             if queue not in self._firing:
-                firing = QueueFiring(self._engine, queue, (), self._teller)
+                firing = QueueFiring(self._engine, queue, (), self._report)
                 task = self._group.create_task(firing.keep(self._clock))
                 self._firing[queue] = (firing, task)
             self._firing[queue][0].declare(declared.get(queue, ()))

@@ -49,7 +49,7 @@ class ChildDiscarded(Discard):
         self.error = error
 
 
-def ending(attempt: Attempt, raised: BaseException) -> Settlement:
+def settlement_for_error(attempt: Attempt, raised: BaseException) -> Settlement:
     """Returns the settlement for an attempt whose handler raised *raised*."""
     lease, raised = attempt.lease, only_leaf(raised)
     attempt.error, attempt.raised = _error_name(raised), _loggable(raised)
@@ -68,13 +68,13 @@ def ending(attempt: Attempt, raised: BaseException) -> Settlement:
             return Bury(lease, str(raised))
         case Retry():
             reason = words_of(raised.reason) or "another attempt was asked for"
-            settlement = failed(attempt, reason, _check_delay(raised.after))
+            settlement = settlement_for_failure(attempt, reason, _check_delay(raised.after))
             if raised.keep_turn and isinstance(settlement, Fail):
                 return msgspec.structs.replace(settlement, keep_turn=True)
             return settlement
         case _:
             reason = raised.reason if isinstance(raised, ChildFailed) else reason_of(raised)
-            return failed(attempt, reason, traceback=traceback_of(raised))
+            return settlement_for_failure(attempt, reason, traceback=traceback_of(raised))
 
 
 def _error_name(raised: BaseException) -> str:
@@ -107,7 +107,7 @@ def _loggable(raised: BaseException) -> BaseException | None:
             return raised
 
 
-def stopped(attempt: Attempt) -> Settlement | None:
+def settlement_for_stop(attempt: Attempt) -> Settlement | None:
     """Returns the settlement for an attempt that was stopped; None = there is nothing to settle."""
     match attempt.stop:
         case StopReason.LOST:
@@ -116,13 +116,13 @@ def stopped(attempt: Attempt) -> Settlement | None:
             return Release(attempt.lease)
         case StopReason.TIMED_OUT:
             attempt.error = "TimeLimit"
-            return failed(attempt, time_limit_reason(attempt))
+            return settlement_for_failure(attempt, time_limit_reason(attempt))
         case None:
             attempt.error = "CancelledError"
-            return failed(attempt, "CancelledError: the handler cancelled itself")
+            return settlement_for_failure(attempt, "CancelledError: the handler cancelled itself")
 
 
-def failed(
+def settlement_for_failure(
     attempt: Attempt, reason: str, delay: Duration | None = None, traceback: str = ""
 ) -> Settlement:
     """Returns the settlement for a failed attempt: a retry by the policy of the job, of its handler
@@ -226,7 +226,7 @@ def _handler_frames(error: BaseException) -> TracebackType | None:
     return first or error.__traceback__
 
 
-def sendable(settlement: Settlement) -> Settlement:
+def ensure_sendable(settlement: Settlement) -> Settlement:
     """Returns *settlement*; or Fail if it can't be sent, because that must not end the worker."""
     if isinstance(settlement, Complete) and type(settlement.result) is bytes:
         return settlement

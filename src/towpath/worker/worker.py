@@ -24,11 +24,11 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.duties import configure_queues, keep_sweeping_others
 from towpath.worker.execution import Execution
-from towpath.worker.executors import Unjoined
+from towpath.worker.executors import UnjoinedExecutor
 from towpath.worker.heartbeat import PATIENCE
 from towpath.worker.middleware import AttemptMiddleware, require_callable
 from towpath.worker.options import DEFAULTS
-from towpath.worker.queues import Following, ServedQueues
+from towpath.worker.queues import QueueFollower, ServedQueues
 from towpath.worker.recorded import Registry
 from towpath.worker.report import Report
 
@@ -162,9 +162,9 @@ class Worker:
             handlers = self.served.handlers
             late = await configure_queues(self.app, handlers, self.log)
             execution = Execution(self, state)
-            with self._signals.heard():
+            with self._signals.handled():
                 async with execution:
-                    following = Following(self.app, self.served, execution, self.log)
+                    following = QueueFollower(self.app, self.served, execution, self.log)
                     following.begin(handlers, late)
                     self._log_started(handlers)
                     await self._live(execution, following, leave_when_empty=leave_when_empty)
@@ -172,7 +172,7 @@ class Worker:
         return self._code
 
     async def _live(
-        self, execution: Execution, following: Following, *, leave_when_empty: bool
+        self, execution: Execution, following: QueueFollower, *, leave_when_empty: bool
     ) -> None:
         if self._stop.is_set():
             execution.claim_no_more()
@@ -190,12 +190,12 @@ class Worker:
         finally:
             await _end_tasks([beside, stopping, feeding])
 
-    async def _run_background_tasks(self, execution: Execution, following: Following) -> None:
+    async def _run_background_tasks(self, execution: Execution, following: QueueFollower) -> None:
         """Do what a worker does beside running jobs, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(following.run())
             group.create_task(self.app.keep_firing(following.served, self.log))
-            group.create_task(execution.heart_fails())
+            group.create_task(execution.raise_heartbeat_error())
             group.create_task(keep_sweeping_others(self.app.engine, following.served, self.log))
             group.create_task(self._identify_ledger(execution))
 
@@ -283,7 +283,7 @@ async def _end_tasks(tasks: Sequence[asyncio.Task[object]]) -> None:
 
 def _new_loop() -> asyncio.AbstractEventLoop:
     loop = new_loop()
-    loop.set_default_executor(Unjoined())
+    loop.set_default_executor(UnjoinedExecutor())
     return loop
 
 
@@ -304,7 +304,7 @@ class Signals:
         return self._times > 1 or (self._times == 1 and now - self._first >= grace)
 
     @contextmanager
-    def heard(self) -> Generator[None]:
+    def handled(self) -> Generator[None]:
         """Handle signals while the body runs. Has no effect outside the main thread.
 
         Does not use the loop's add_signal_handler, which does nothing while the loop is blocked.
@@ -315,10 +315,10 @@ class Signals:
             return
         loop = asyncio.get_running_loop()
 
-        def hear(number: int, _: FrameType | None) -> None:
+        def handle(number: int, _: FrameType | None) -> None:
             self._handle_signal(signal.Signals(number), loop)
 
-        before = {number: signal.signal(number, hear) for number in self._numbers}
+        before = {number: signal.signal(number, handle) for number in self._numbers}
         try:
             yield
         finally:

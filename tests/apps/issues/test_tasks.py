@@ -137,8 +137,8 @@ class TestAnAgentThatNoLongerHoldsItsTask:
         ):
             with pytest.raises(TaskStale) as refusal:
                 await refused
-            assert refusal.value.told["holder"] == "current"
-            assert refusal.value.told["expires_at"]
+            assert refusal.value.facts["holder"] == "current"
+            assert refusal.value.facts["expires_at"]
         assert (await issues.get_issue(1)).agent == "current"
 
     async def test_a_former_holder_is_refused_while_nobody_holds_the_task(
@@ -149,7 +149,7 @@ class TestAnAgentThatNoLongerHoldsItsTask:
         await issues.wait_for_end_of_hold(1)
         with pytest.raises(TaskStale) as refusal:
             await issues.service.heartbeat(task.task_id, task.token)
-        assert refusal.value.told == {"state": "ready", "holder": None, "expires_at": None}
+        assert refusal.value.facts == {"state": "ready", "holder": None, "expires_at": None}
 
     async def test_an_issue_is_given_up_after_the_last_attempt(self, issues: IssueServices) -> None:
         await issues.put(1)
@@ -298,7 +298,7 @@ class TestTheTokenOfAnother:
         task = await issues.take("ann")
         with pytest.raises(TaskStale) as refusal:
             await issues.service.complete(task.task_id, task.token, agent="bob")
-        assert refusal.value.told["holder"] == "ann"
+        assert refusal.value.facts["holder"] == "ann"
         assert (await issues.get_issue(1)).agent == "ann"
 
     async def test_a_token_that_was_never_given_is_refused(self, issues: IssueServices) -> None:

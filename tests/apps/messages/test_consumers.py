@@ -25,7 +25,7 @@ from towpath.apps.messages.model import CALLBACKS, MESSAGES, MessageReceipt, mes
 from towpath.apps.messages.options import CALLBACK, PUSH, MessagesOptions
 from towpath.apps.messages.service import Messages
 from towpath.calls.errors import CallRefused, SecretInvalid, SignatureWrong
-from towpath.calls.signature import derived, verify
+from towpath.calls.signature import derive_secret, verify
 from towpath.clock import ManualClock, ServerClock, hours, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -109,9 +109,12 @@ class TestPushing:
             sent = await send(messages, **more)
             assert (await ended(engine, sent)).result == b'{"text":"hi ann"}'
         [request] = receiver.requests
-        assert verify([derived(SECRET, PUSH)], request.headers, request.body).id == sent.message_id
+        assert (
+            verify([derive_secret(SECRET, PUSH)], request.headers, request.body).id
+            == sent.message_id
+        )
         with pytest.raises(SignatureWrong):  # who gets callbacks can't pass for us here
-            verify([derived(SECRET, CALLBACK)], request.headers, request.body)
+            verify([derive_secret(SECRET, CALLBACK)], request.headers, request.body)
         assert msgspec.json.decode(request.body) == {
             "user_id": "ann",
             "org_id": "acme",
@@ -185,7 +188,8 @@ class TestCallingBack:
             assert (await delivered(engine, sent)).state is State.DONE
         [request] = receiver.requests
         assert (
-            verify([derived(SECRET, CALLBACK)], request.headers, request.body).id == sent.message_id
+            verify([derive_secret(SECRET, CALLBACK)], request.headers, request.body).id
+            == sent.message_id
         )
         body = msgspec.json.decode(request.body)
         assert body["type"] == "message.answered"

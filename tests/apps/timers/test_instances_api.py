@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from tests.apps.timers.service_mode import SECRET, InstancesApi, scheduling_on, started, with_key
 from tests.server.serving import code
 from towpath.apps.timers.service_mode import secrets_of
-from towpath.calls.signature import derived
+from towpath.calls.signature import derive_secret
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 
@@ -157,7 +157,7 @@ class TestKeys:
 
 def test_an_app_s_secret_is_its_own() -> None:
     """It differs from those of other apps and kinds of calls, whatever the app is called."""
-    kinds = {derived(SECRET, purpose) for purpose in ("push", "callback", "outbox", "reviewer")}
+    kinds = {derive_secret(SECRET, purpose) for purpose in ("push", "callback", "outbox", "reviewer")}
     apps = {
         secret for name in ("push", "shop", "timers shop") for secret in secrets_of(name, (SECRET,))
     }

@@ -183,7 +183,9 @@ class UploadRun:
         engine = self.uploads.engine
         while leases := await engine.claim(UPLOADS, worker="w", lease=seconds(60), count=10):
             for lease in leases:
-                ctx = Context(lease, handler="uploads", time_limit=seconds(60), tell=lambda _: None)
+                ctx = Context(
+                    lease, handler="uploads", time_limit=seconds(60), send_note=lambda _: None
+                )
                 try:
                     await self.uploads.storing.work(lease.payload, ctx)
                 except (TowpathError, Retry, Died):

@@ -151,7 +151,7 @@ class UploadServices:
         await self.work()
 
     async def do(self, lease: Lease) -> None:
-        ctx = Context(lease, handler="uploads", time_limit=hours(1), tell=lambda _: None)
+        ctx = Context(lease, handler="uploads", time_limit=hours(1), send_note=lambda _: None)
         try:
             await self.storing.work(lease.payload, ctx)
         except Retry:

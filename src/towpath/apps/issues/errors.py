@@ -79,7 +79,7 @@ class TaskStale(LeaseError):
         self.holder, self.expires_at = holder, expires_at
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
         expires = self.expires_at.isoformat() if self.expires_at else None
         return {"state": self.state, "holder": self.holder, "expires_at": expires}
 

@@ -30,7 +30,7 @@ from towpath.apps.messages.options import CALLBACK, PUSH, MessagesOptions
 from towpath.apps.outcomes import calling
 from towpath.calls.answer import CallAnswer, Next, require_taken
 from towpath.calls.errors import AnswerTooLarge
-from towpath.calls.signature import derived
+from towpath.calls.signature import derive_secret
 from towpath.calls.signature import message_id as webhook_id
 from towpath.clock import minutes, seconds
 from towpath.engine.model import JobInfo
@@ -86,7 +86,7 @@ def add_push(app: Towpath, post: Post, options: MessagesOptions) -> None:
 class _PushHandler:
     def __init__(self, post: Post, options: MessagesOptions) -> None:
         self._post = post
-        self._secrets = tuple(derived(secret, PUSH) for secret in options.secrets)
+        self._secrets = tuple(derive_secret(secret, PUSH) for secret in options.secrets)
         self._url = options.worker_url or ""
 
     async def push(self, payload: bytes, ctx: Context) -> bytes:
@@ -101,7 +101,7 @@ class _PushHandler:
 class _CallbackHandlers:
     def __init__(self, app: Towpath, post: Post, options: MessagesOptions) -> None:
         self._app, self._post = app, post
-        self._secrets = tuple(derived(secret, CALLBACK) for secret in options.secrets)
+        self._secrets = tuple(derive_secret(secret, CALLBACK) for secret in options.secrets)
 
     async def check(self, callback: Callback, ctx: Context) -> None:
         """Submit the delivery if the message has ended; else check again, less and less often."""

@@ -22,7 +22,7 @@ from towpath.apps.reviews.reviewers.port import Reviewer, printed
 from towpath.calls.answer import require_taken
 from towpath.calls.caller import Caller
 from towpath.calls.guard import parse_target
-from towpath.calls.signature import derived, message_id, sign
+from towpath.calls.signature import derive_secret, message_id, sign
 from towpath.clock import Duration, seconds
 from towpath.errors import InvalidOption
 from towpath.worker.context import Context
@@ -98,7 +98,7 @@ class ReviewAdapters:
             return FunctionReviewer.at(options.reviewer_function)
         if options.reviewer_url is not None:
             caller = self._caller(options, options.reviewer_url, within=options.within)
-            secrets = [derived(secret, REVIEWER) for secret in options.secrets]
+            secrets = [derive_secret(secret, REVIEWER) for secret in options.secrets]
             return HttpReviewer(caller, options.reviewer_url, secrets=secrets)
         return None
 

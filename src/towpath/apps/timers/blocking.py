@@ -19,7 +19,7 @@ from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.service import TimerService
 from towpath.engine.engine import Engine
 from towpath.supervise import new_loop
-from towpath.worker.executors import Unjoined
+from towpath.worker.executors import UnjoinedExecutor
 from towpath.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -151,6 +151,6 @@ class BackgroundWorker:
     def _work(self, ready: threading.Event) -> None:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             self._loop = runner.get_loop()
-            self._loop.set_default_executor(Unjoined())
+            self._loop.set_default_executor(UnjoinedExecutor())
             ready.set()
             runner.run(self._worker.run())

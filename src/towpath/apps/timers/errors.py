@@ -146,7 +146,7 @@ class TooManyInstances(TowpathError):
         self.most, self.limit = most, limit
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
         """Which limit it is: of the app, of the owner, or of all together."""
         return {"limit": self.limit, "most": self.most}
 

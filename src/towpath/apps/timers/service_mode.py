@@ -24,7 +24,7 @@ from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.types import Types, queue_of
 from towpath.calls.errors import CallRefused
 from towpath.calls.guard import Guard
-from towpath.calls.signature import derived
+from towpath.calls.signature import derive_secret
 from towpath.clock import Duration, instant_ms, wall_ms
 from towpath.engine.check import integer
 from towpath.engine.engine import Engine
@@ -62,7 +62,7 @@ def secrets_of(app: str, secrets: tuple[str, ...], *, owner: str = "") -> tuple[
     They are not stored. From the secrets of one app and owner, those of another can't be computed.
     """
     whose = f"timers {app}\0{owner}" if owner else f"timers {app}"
-    return tuple(derived(secret, whose) for secret in secrets)
+    return tuple(derive_secret(secret, whose) for secret in secrets)
 
 
 class Registered(msgspec.Struct, frozen=True, kw_only=True):

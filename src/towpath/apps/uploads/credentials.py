@@ -19,7 +19,7 @@ import msgspec
 
 from towpath.apps.uploads.errors import CredentialsOff, UploadJoined, UploadUnsized
 from towpath.apps.uploads.model import Upload
-from towpath.calls.signature import derived
+from towpath.calls.signature import derive_secret
 from towpath.clock import Duration, duration_ms, instant, wall_ms
 from towpath.errors import InvalidOption
 from towpath.ledger.keys.key import KeyInfo
@@ -69,7 +69,7 @@ class Credentials:
     """
 
     def __init__(self, secrets: Sequence[str], *, longest: Duration) -> None:
-        self._keys = [derived(secret, _PURPOSE).encode() for secret in secrets]
+        self._keys = [derive_secret(secret, _PURPOSE).encode() for secret in secrets]
         self._longest = longest
 
     def terms(self, *, origin: str | None, ttl: Duration | None) -> CredentialTerms:

@@ -124,7 +124,7 @@ class UploadGone(UploadError):
         self.status = status
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
         return {"state": self.status}
 
 
@@ -156,7 +156,7 @@ class UploadEnded(UploadConflict):
         self.status = status
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
         return {"state": self.status}
 
 
@@ -196,7 +196,7 @@ class UploadIncomplete(UploadConflict):
         self.missing = tuple(missing)
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
         return {"missing": [[gap.first, gap.last] for gap in self.missing]}
 
 
@@ -232,7 +232,7 @@ class OffsetDiffers(UploadConflict):
         self.offset = offset
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
         return {"offset": self.offset}
 
 
@@ -311,7 +311,7 @@ class BudgetFull(UploadError):
         return self.after
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def facts(self) -> Mapping[str, Any]:
         return {"missing": [[gap.first, gap.last] for gap in self.missing]}
 
 
