@@ -9,7 +9,7 @@ from statistics import median
 
 import msgspec
 
-from towpath.embedded import EmbeddedServer, Reply, ServerConnection
+from towpath.embedded import EmbeddedServer, RedisConnection, Reply
 from towpath.embedded.process import Word, fields
 
 
@@ -43,7 +43,7 @@ class Meter:
     """Reads the clocks of one Redis and of this process."""
 
     def __init__(self, server: EmbeddedServer) -> None:
-        self._connection = ServerConnection(server.address, within=60)
+        self._connection = RedisConnection(server.address, within=60)
 
     async def cost(self, jobs: int, work: Awaitable[object]) -> Cost:
         """The cost of *work*, for *jobs* jobs."""

@@ -16,8 +16,8 @@ from towpath.embedded import (
     CommandRefused,
     EmbeddedServer,
     Listen,
+    RedisConnection,
     ServerBinary,
-    ServerConnection,
     ServerDidNotStart,
     ServerNotRunning,
 )
@@ -46,9 +46,9 @@ class TestListening:
 
     def test_on_both_works(self, binary: ServerBinary) -> None:
         with EmbeddedServer(listen=Listen.BOTH, binary=binary) as server:
-            with ServerConnection(server.socket) as by_socket:
+            with RedisConnection(server.socket) as by_socket:
                 by_socket.ask("SET", "key", "value")
-            with ServerConnection(("127.0.0.1", server.port)) as by_port:
+            with RedisConnection(("127.0.0.1", server.port)) as by_port:
                 assert by_port.ask("GET", "key") == b"value"
 
     def test_on_the_port_that_was_asked_for_works(self) -> None:
@@ -202,7 +202,7 @@ class TestStartingAndStopping:
 
     def test_ends_a_server_that_does_not_react(self) -> None:
         """A script that runs for ever and writes cannot be interrupted, so the server is killed."""
-        with EmbeddedServer() as server, ServerConnection(server.address, within=0.05) as busy:
+        with EmbeddedServer() as server, RedisConnection(server.address, within=0.05) as busy:
             with pytest.raises(TimeoutError):
                 busy.ask("EVAL", "redis.call('SET', 'n', 1) while true do end", 0)
             server.stop(within=0.3)
@@ -224,7 +224,7 @@ class TestAServerThatEndedOrHangs:
                 server.pause()
 
     def test_answers_nothing_while_paused_and_everything_after(self) -> None:
-        with EmbeddedServer() as server, ServerConnection(server.address, within=0.05) as waiting:
+        with EmbeddedServer() as server, RedisConnection(server.address, within=0.05) as waiting:
             server.pause()
             with pytest.raises(TimeoutError):
                 waiting.ask("PING")

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tests.key_snapshot import Dumped
-from towpath.embedded import EmbeddedServer, ServerConnection
+from towpath.embedded import EmbeddedServer, RedisConnection
 from towpath.embedded.process import items
 
 APART = b"probe:"
@@ -54,7 +54,7 @@ def dump(server: EmbeddedServer, pattern: str = "*") -> Dump:
     """Dumps every key of *server* that *fits* and does not expire soon, except those of the tests'
     probes.
     """
-    with ServerConnection(server.address) as line:
+    with RedisConnection(server.address) as line:
         return _dump(line, pattern)
 
 
@@ -62,13 +62,13 @@ def dumps(nodes: Iterable[EmbeddedServer], pattern: str) -> dict[int, Dump]:
     """The same for the nodes of a cluster, by port: a key that has moved counts as changed."""
     found: dict[int, Dump] = {}
     for node in nodes:
-        with ServerConnection(node.address) as line:
+        with RedisConnection(node.address) as line:
             line.ask("ASKING")  # also for keys of a slot that is being imported
             found[node.port] = _dump(line, pattern)
     return found
 
 
-def _dump(line: ServerConnection, pattern: str) -> Dump:
+def _dump(line: RedisConnection, pattern: str) -> Dump:
     taken, *entries = items(line.ask("EVAL", _DUMP, 0, pattern))
     assert isinstance(taken, int)
     found: Dump = Dumped(taken)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tests.waiting import HANGS, eventually_async
-from towpath.embedded import EmbeddedServer, ServerConnection
+from towpath.embedded import EmbeddedServer, RedisConnection
 from towpath.embedded.process import ask_fields
 
 
@@ -26,7 +26,7 @@ def caught_up(primary: EmbeddedServer) -> int:
 
     WAIT covers the writes of its own connection only, so this writes one first.
     """
-    with ServerConnection(primary.address) as line:
+    with RedisConnection(primary.address) as line:
         line.ask("SET", "probe:caught-up", "1")
         count = line.ask("WAIT", 1, 100)
     assert isinstance(count, int)

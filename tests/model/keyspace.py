@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tests.key_snapshot import Dumped
-from towpath.embedded import Address, Reply, ServerConnection
+from towpath.embedded import Address, RedisConnection, Reply
 from towpath.engine.script import Scripts
 
 # A hash is not dumped: the order of its fields may change while nothing else does.
@@ -38,14 +38,14 @@ class ModelTarget:
 
     url: str
     address: Address
-    connection: ServerConnection
+    connection: RedisConnection
     scripts: Scripts | None = None
 
 
 class Keyspace:
     """Everything that a queue has in Redis."""
 
-    def __init__(self, connection: ServerConnection, queue: str) -> None:
+    def __init__(self, connection: RedisConnection, queue: str) -> None:
         self._connection, self._queue = connection, queue
         self._tag = f"{{{queue}}}:"
 

@@ -12,7 +12,7 @@ from tests.amounts import amount
 from tests.model import oracle, oracle_places, oracle_questions, values, worker_registry_oracle
 from tests.model.keyspace import ModelTarget
 from tests.model.run_programs import run_programs
-from towpath.embedded import EmbeddedServer, ServerConnection
+from towpath.embedded import EmbeddedServer, RedisConnection
 
 PROGRAMS = int(os.environ.get("TOWPATH_MODEL_PROGRAMS", amount(60, thoroughly=1_500)))
 PARTS = 3
@@ -24,7 +24,7 @@ def test_engine_and_oracle_agree(part: int, server: EmbeddedServer) -> None:
     """With TOWPATH_MODEL_SEED, the programs of an earlier run."""
     seed = int(os.environ.get("TOWPATH_MODEL_SEED", random.randrange(2**32)))
     print(f"TOWPATH_MODEL_SEED={seed}")  # noqa: T201 -- shown when the test fails
-    with ServerConnection(server.address) as connection:
+    with RedisConnection(server.address) as connection:
         target = ModelTarget(server.url, server.address, connection)
         run_programs(target, programs=PROGRAMS // PARTS, seed=seed + part * PROGRAMS)
 

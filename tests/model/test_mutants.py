@@ -19,7 +19,7 @@ from tests.model.selector_mutants import (
     FRONT_MUTANTS,
     SELECTOR_MUTANTS,
 )
-from towpath.embedded import EmbeddedServer, ServerConnection
+from towpath.embedded import EmbeddedServer, RedisConnection
 from towpath.errors import TowpathError
 
 PROGRAMS = 1500
@@ -87,7 +87,7 @@ def test_a_planted_fault_is_found(
     mutant: Mutant, server: EmbeddedServer, record_property: Callable[[str, object], None]
 ) -> None:
     scripts = mutant.scripts()
-    with ServerConnection(server.address) as connection:
+    with RedisConnection(server.address) as connection:
         target = ModelTarget(server.url, server.address, connection, scripts)
         with pytest.raises((AssertionError, TowpathError)) as failure:
             run_programs(target, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
@@ -98,7 +98,7 @@ def test_a_planted_fault_is_found(
 
 
 def test_a_fault_of_large_claims_is_planted_for_all_claims(server: EmbeddedServer) -> None:
-    with ServerConnection(server.address) as connection:
+    with RedisConnection(server.address) as connection:
         target = ModelTarget(server.url, server.address, connection, FRONT_FIRST.scripts())
         run_programs(target, programs=30, seed=SEED)
 
@@ -107,7 +107,7 @@ def test_a_fault_of_large_claims_is_planted_for_all_claims(server: EmbeddedServe
 def test_a_planted_fault_in_a_declaration_is_found(
     fault: PlantedFault, server: EmbeddedServer
 ) -> None:
-    with planted(fault), ServerConnection(server.address) as connection:
+    with planted(fault), RedisConnection(server.address) as connection:
         target = ModelTarget(server.url, server.address, connection)
         with pytest.raises(AssertionError) as failure:
             run_programs(target, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])

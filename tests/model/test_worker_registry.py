@@ -10,7 +10,7 @@ from tests.model.keyspace import ModelTarget
 from tests.model.mutants import Mutant
 from tests.model.run_programs import program_of
 from tests.model.worker_registry import BOUNDS, run_programs
-from towpath.embedded import EmbeddedServer, ServerConnection
+from towpath.embedded import EmbeddedServer, RedisConnection
 from towpath.engine import worker_registry
 
 PROGRAMS = 120
@@ -27,12 +27,12 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def connection(server: EmbeddedServer) -> Iterator[ServerConnection]:
-    with ServerConnection(server.address) as connection:
+def connection(server: EmbeddedServer) -> Iterator[RedisConnection]:
+    with RedisConnection(server.address) as connection:
         yield connection
 
 
-def test_engine_and_oracle_agree(server: EmbeddedServer, connection: ServerConnection) -> None:
+def test_engine_and_oracle_agree(server: EmbeddedServer, connection: RedisConnection) -> None:
     run_programs(ModelTarget(server.url, server.address, connection), programs=PROGRAMS, seed=SEED)
 
 
@@ -101,7 +101,7 @@ MUTANTS = [
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_planted_fault_in_a_script_is_found(
-    mutant: Mutant, server: EmbeddedServer, connection: ServerConnection
+    mutant: Mutant, server: EmbeddedServer, connection: RedisConnection
 ) -> None:
     target = ModelTarget(server.url, server.address, connection, mutant.scripts())
     with pytest.raises(AssertionError) as failure:
@@ -129,7 +129,7 @@ FAULTS_IN_REPORTS = [
 
 @pytest.mark.parametrize("fault", FAULTS_IN_REPORTS, ids=str)
 def test_a_planted_fault_in_the_engine_is_found(
-    fault: PlantedFault, server: EmbeddedServer, connection: ServerConnection
+    fault: PlantedFault, server: EmbeddedServer, connection: RedisConnection
 ) -> None:
     target = ModelTarget(server.url, server.address, connection)
     with planted(fault), pytest.raises(AssertionError) as failure:

@@ -11,7 +11,7 @@ from tests.entering import facts_of, refusal_on_entering
 from tests.spec.jobs_in_states import REVIEWS
 from tests.waiting import eventually, eventually_async
 from towpath.clock import hours, seconds
-from towpath.embedded import EmbeddedCluster, EmbeddedServer, Listen, ServerConnection
+from towpath.embedded import EmbeddedCluster, EmbeddedServer, Listen, RedisConnection
 from towpath.engine import durability as durability_module
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Disk, Durability
@@ -210,7 +210,7 @@ def replicated() -> Generator[tuple[EmbeddedServer, EmbeddedServer]]:
         replicaof = f"127.0.0.1 {primary.port}"
         with (
             EmbeddedServer(options={"replicaof": replicaof}) as replica,
-            ServerConnection(primary.address) as connection,
+            RedisConnection(primary.address) as connection,
         ):
             connection.ask("SET", "written", "1")
             eventually(lambda: connection.ask("WAIT", 1, 1000) == 1)

@@ -16,7 +16,7 @@ from towpath.embedded.errors import (
 )
 from towpath.embedded.groups import EmbeddedCluster, EmbeddedSentinel
 from towpath.embedded.home import Flavour, Listen, ServerBinary, find_server
-from towpath.embedded.process import Address, Reply, ServerConnection
+from towpath.embedded.process import Address, RedisConnection, Reply
 from towpath.embedded.server import EmbeddedServer
 
 __all__ = [
@@ -31,9 +31,9 @@ __all__ = [
     "Listen",
     "NotAServer",
     "ObjectsNotFound",
+    "RedisConnection",
     "Reply",
     "ServerBinary",
-    "ServerConnection",
     "ServerDidNotStart",
     "ServerNotFound",
     "ServerNotRunning",

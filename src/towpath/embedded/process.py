@@ -27,7 +27,7 @@ Word: TypeAlias = str | bytes | int
 _ANSWER_WITHIN = 5.0
 
 
-class ServerConnection:
+class RedisConnection:
     """One open connection; every send and receive gives up after *within* seconds (OSError)."""
 
     def __init__(self, address: Address, *, within: float = _ANSWER_WITHIN) -> None:
@@ -79,7 +79,7 @@ class ServerConnection:
 
 def ask(address: Address, *words: Word) -> Reply:
     """Send one command on a connection of its own. Raises CommandRefused for an error reply."""
-    with ServerConnection(address) as connection:
+    with RedisConnection(address) as connection:
         return connection.ask(*words)
 
 
@@ -176,7 +176,7 @@ def answering_pid(address: Address) -> int:
     PING alone is not enough, because another server may have taken the port. INFO alone is not
     enough either, because a server answers it while it still loads its data.
     """
-    with ServerConnection(address) as connection:
+    with RedisConnection(address) as connection:
         connection.ask("PING")
         return int(fields(connection.ask("INFO", "server")).get("process_id", "0"))
 

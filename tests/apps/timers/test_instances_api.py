@@ -157,7 +157,9 @@ class TestKeys:
 
 def test_an_app_s_secret_is_its_own() -> None:
     """It differs from those of other apps and kinds of calls, whatever the app is called."""
-    kinds = {derive_secret(SECRET, purpose) for purpose in ("push", "callback", "outbox", "reviewer")}
+    kinds = {
+        derive_secret(SECRET, purpose) for purpose in ("push", "callback", "outbox", "reviewer")
+    }
     apps = {
         secret for name in ("push", "shop", "timers shop") for secret in secrets_of(name, (SECRET,))
     }
