@@ -33,8 +33,9 @@ class TimeLimit(Protocol):
 class SharedTimeLimit:
     """One time limit for many short waits: they end after *limit*, late by a quarter at most.
 
-    A timer per call costs more than all else the client does for it: each leaves a cancelled entry
-    in the event loop's heap. Here a single timer checks all waits a few times per limit. *silence*
+    A timer per call would leave a cancelled entry in the event loop's heap each time: with
+    `asyncio.timeout`, the client needs 205,000 instructions for a lone submit, instead of 174,000
+    (callgrind, CPython 3.11). Here a single timer checks all waits a few times per limit. *silence*
     is called at each check if a wait has lasted since the previous one, a second ago or less.
 
     Time in which the event loop stood still does not count: while code blocks it, or while the
