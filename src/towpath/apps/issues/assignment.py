@@ -12,7 +12,7 @@ from contextlib import suppress
 import msgspec
 
 from towpath.apps.issues import tables
-from towpath.apps.issues.issue_store import IssueStore, Refusal
+from towpath.apps.issues.issue_store import ClaimRefusal, IssueStore
 from towpath.apps.issues.model import (
     ISSUES,
     Issue,
@@ -180,14 +180,14 @@ class Assignment:
             raise
         if isinstance(found, Issue):
             return self._task(found, lease)
-        if found is Refusal.CHANGED:
+        if found is ClaimRefusal.CHANGED:
             await self._store.withdraw(lease.id)
         await self._give_back(lease)
-        if found is Refusal.LIMIT:
+        if found is ClaimRefusal.LIMIT:
             avoided.add(msgspec.json.decode(lease.payload, type=Payload).issue.partition("#")[0])
         return None
 
-    async def _take_back(self, lease: Lease, noting: asyncio.Future[Issue | Refusal]) -> None:
+    async def _take_back(self, lease: Lease, noting: asyncio.Future[Issue | ClaimRefusal]) -> None:
         with suppress(TowpathError):
             found = await noting
             await self._give_back(lease)

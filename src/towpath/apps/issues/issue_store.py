@@ -55,7 +55,7 @@ _BATCH = 200
 """Rows that one step of the maintenance reads."""
 
 
-class Refusal(StrEnum):
+class ClaimRefusal(StrEnum):
     """Why a claimed task is not handed out."""
 
     CHANGED = "changed"
@@ -113,7 +113,7 @@ class IssueStore:
         """
         return (await self._change_rows(wanted)).changes if wanted else []
 
-    async def hold(self, lease: Lease, agent: str, owner: str | None) -> Issue | Refusal:
+    async def hold(self, lease: Lease, agent: str, owner: str | None) -> Issue | ClaimRefusal:
         """Note the holder of a task in its row. Returns the row, or why the task is not handed out.
         Raises LedgerError.
         """
@@ -130,10 +130,10 @@ class IssueStore:
         changed = await self.ledger.jobs.decide(change)
         await self._do_queue_work(changed.work)
         if changed.limited:
-            return Refusal.LIMIT
+            return ClaimRefusal.LIMIT
         issue = changed.changes[0].after if changed.changes else None
         if issue is None or issue.token != lease.token:
-            return Refusal.CHANGED
+            return ClaimRefusal.CHANGED
         await self.keys.write_lock(issue)
         self.metrics.own(HANDED_OUT).labels(issue.task_type).inc()
         fields = {"issue": issue.id, "job": lease.id, "agent": agent}
