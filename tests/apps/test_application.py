@@ -1,4 +1,4 @@
-"""What an application may be. What can't be is refused before anything starts."""
+"""The declaration of an application. An invalid one is refused before anything starts."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def built(*more: Application) -> Any:
     )
 
 
-def test_the_built_in_applications_are_there_without_a_setting() -> None:
+def test_the_built_in_applications_need_no_setting() -> None:
     assert [application.name for application in applications()] == list(BUILT_IN)
 
 

@@ -1,6 +1,7 @@
-"""GitHub's own description of its API (OpenAPI 3.0): requests, answers and webhooks are held to it.
+"""GitHub's own description of its API (OpenAPI 3.0), with which requests, answers and webhooks are
+compared.
 
-`make` brings the file; it is of the npm package @octokit/openapi.
+`make` downloads the file, which is part of the npm package @octokit/openapi.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FAULTS_SHOWN = 5
 
 
 def _nullable(keyword: str) -> Any:
-    """OpenAPI 3.0 says beside a schema that null is a value, too."""
+    """OpenAPI 3.0 has a keyword beside the schema which allows null."""
     plain = cast("dict[str, Any]", Draft4Validator.VALIDATORS)[keyword]
 
     def check(validator: Any, value: Any, instance: Any, schema: dict[str, Any]) -> Iterable[Any]:
@@ -53,7 +54,7 @@ _VALIDATOR = cast(
 
 
 class GitHubDescription:
-    """What GitHub says that its API takes and answers."""
+    """What GitHub documents that its API accepts and answers."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self._document = document
@@ -69,7 +70,7 @@ class GitHubDescription:
 
         return re.compile(re.sub(r"\\\{([a-z_]+)\\\}", part, re.escape(path)))
 
-    # ── what does not fit ────────────────────────────────────────────────────────────────
+    # ── differences ──────────────────────────────────────────────────────────────────────
 
     def misfits(self, request: ApiRequest) -> list[str]:
         """What is wrong with a request, in sentences; none if it is as described."""
@@ -95,12 +96,12 @@ class GitHubDescription:
         return list(self._faults(schema, content)) if schema else []
 
     def misfits_of_webhook(self, event: str, payload: dict[str, Any]) -> list[str]:
-        """What is wrong with what a webhook tells."""
+        """What is wrong with the contents of a webhook."""
         name = f"{event}-{payload['action']}".replace("_", "-")
         body = self._document["x-webhooks"][name]["post"]["requestBody"]
         return list(self._faults(body["content"]["application/json"]["schema"], payload))
 
-    # ── how it is found out ──────────────────────────────────────────────────────────────
+    # ── how they are found ───────────────────────────────────────────────────────────────
 
     def _operation(self, request: ApiRequest) -> tuple[dict[str, Any], dict[str, str]] | None:
         # Where GitHub redirects to after a repository was renamed: the same, by its number.
@@ -166,7 +167,7 @@ class GitHubDescription:
                 yield f"the body has no field {name}"
 
     def _whole(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """What a reference leads to."""
+        """The target of a reference."""
         while "$ref" in schema:
             found: Any = self._document
             for part in schema["$ref"].removeprefix("#/").split("/"):
@@ -187,5 +188,5 @@ class GitHubDescription:
 
 @cache
 def github_description() -> GitHubDescription | None:
-    """The description; None where `make` could not bring it."""
+    """The description; None if `make` could not download it."""
     return GitHubDescription(json.loads(FILE.read_bytes())) if FILE.exists() else None

@@ -1,4 +1,4 @@
-"""GitHub and GitLab, as far as their clients need them, on this machine."""
+"""A GitHub and a GitLab on this machine, as far as their clients need them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ForgeServer:
         return Reply(201, entry)
 
     def more(self, path: str, size: int, page: int) -> tuple[tuple[str, str], ...]:
-        """Where the next page is, as GitHub says it: under the address that it knows itself by."""
+        """The address of the next page, as GitHub gives it: under its own public address."""
         there = f"https://forge.example/api/v3{path}?per_page={size}"
         links = [f'<{there}&page={page}>; rel="next"', f'<{there}&page=99>; rel="last"']
         return (("link", ", ".join(links)),)
@@ -118,7 +118,7 @@ async def running_forge() -> AsyncGenerator[ForgeServer]:
 
 
 def refuses(status: int, message: object, **headers: str) -> Rule:
-    """Every post is answered so."""
+    """Answers every post with that status."""
     named = tuple((name.replace("_", "-"), value) for name, value in headers.items())
     return lambda asked: (
         Reply(status, {"message": message}, named) if asked.method == "POST" else None

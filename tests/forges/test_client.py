@@ -1,4 +1,4 @@
-"""The API of a forge: paging, what has not changed, limits of requests, and what it refuses."""
+"""The API of a forge: paging, unchanged pages, rate limits, and what the client refuses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LISTED = f"{ISSUES}?per_page=2"
 
 @pytest.fixture
 def forge(forge: ForgeServer) -> ForgeServer:
-    """With some issues."""
+    """A forge with some issues."""
     forge.kept[ISSUES] = [{"number": number} for number in range(1, 6)]
     return forge
 
@@ -36,7 +36,7 @@ async def client(forge: ForgeServer) -> AsyncIterator[ForgeClient]:
 
 
 def says(server: ForgeServer, status: int, message: str = "", **headers: str) -> None:
-    """From now on every request is answered so."""
+    """Answers every request so from now on."""
     named = tuple((name.replace("_", "-"), value) for name, value in headers.items())
     server.rules[:] = [lambda _: Reply(status, {"message": message}, named)]
 
@@ -47,12 +47,12 @@ async def numbers(client: ForgeClient, path: str = LISTED, **options: Any) -> li
     ]
 
 
-class TestALongList:
+class TestALongListOfAForge:
     async def test_is_read_page_by_page(self, client: ForgeClient, forge: ForgeServer) -> None:
         assert await numbers(client) == [1, 2, 3, 4, 5]
         assert [asked.query.get("page", ["1"]) for asked in forge.asked] == [["1"], ["2"], ["3"]]
 
-    async def test_is_read_by_numbers_of_pages_as_gitlab_gives_them(
+    async def test_is_read_by_the_page_numbers_that_gitlab_gives(
         self, client: ForgeClient, forge: ForgeServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def number_of(_: str, size: int, page: int) -> tuple[tuple[str, str], ...]:
@@ -68,10 +68,10 @@ class TestALongList:
         assert await numbers(client, most=2) == [1, 2, 3, 4]
         assert len(forge.asked) == 2
 
-    async def test_takes_the_token_nowhere_else(
+    async def test_sends_the_token_to_no_other_host(
         self, client: ForgeClient, forge: ForgeServer
     ) -> None:
-        """The links of the server lead to another host: only their queries are followed."""
+        """The links in the answers lead to another host: only their queries are used."""
         async with running_forge() as other:
             link = f'<{other.url}{ISSUES}?per_page=2&page=2>; rel="next"'
             forge.rules.append(
@@ -80,7 +80,7 @@ class TestALongList:
             assert await numbers(client) == [3, 4, 5]
             assert other.asked == []
 
-    async def test_that_goes_in_circles_has_an_end(
+    async def test_with_circular_links_has_an_end(
         self, client: ForgeClient, forge: ForgeServer
     ) -> None:
         link = f'<{forge.url}{ISSUES}?page=1>; rel="next"'
@@ -121,7 +121,7 @@ class TestAnUnchangedPage:
 LATER = str(wall_ms() // 1000 + 3000)
 
 
-class TestALimitOfRequests:
+class TestARateLimitOfAForge:
     @pytest.mark.parametrize(
         ("status", "said", "most"),
         [
@@ -133,7 +133,7 @@ class TestALimitOfRequests:
         ],
         ids=["429", "secondary", "secondary without a time", "github", "gitlab"],
     )
-    async def test_is_kept_to(
+    async def test_is_respected(
         self,
         client: ForgeClient,
         forge: ForgeServer,
@@ -153,7 +153,7 @@ class TestALimitOfRequests:
             assert held.value.status == status
             assert ZERO < held.value.after <= raised.value.after
             assert held.value.retry is RetryAdvice.LATER
-        assert len(forge.asked) == 1  # it is left alone
+        assert len(forge.asked) == 1  # no request is sent
 
     async def test_that_has_ended_is_forgotten(
         self, client: ForgeClient, forge: ForgeServer
@@ -173,7 +173,7 @@ class TestALimitOfRequests:
         await eventually_async(is_asked_again)
 
     @pytest.mark.parametrize("reset", ["", "soon", "٣", "9" * 40])
-    async def test_that_can_t_be_read_has_an_end_too(
+    async def test_that_cannot_be_read_ends_after_a_time(
         self, client: ForgeClient, forge: ForgeServer, reset: str
     ) -> None:
         named = (
@@ -185,7 +185,9 @@ class TestALimitOfRequests:
             await client.get(ISSUES)
         assert raised.value.after <= days(1)
 
-    async def test_is_not_every_refusal(self, client: ForgeClient, forge: ForgeServer) -> None:
+    async def test_is_distinguished_from_other_refusals(
+        self, client: ForgeClient, forge: ForgeServer
+    ) -> None:
         says(forge, 403, "Resource not accessible", x_ratelimit_remaining="4999")
         with pytest.raises(AnswerRefused, match="403: Resource not accessible") as raised:
             await client.get(ISSUES)
@@ -196,7 +198,7 @@ class TestALimitOfRequests:
 
 class TestAForge:
     @pytest.mark.parametrize("status", [500, 502, 503])
-    async def test_that_is_in_trouble_may_take_it_later(
+    async def test_in_trouble_is_reported_as_temporary(
         self, client: ForgeClient, forge: ForgeServer, status: int
     ) -> None:
         says(forge, status)
@@ -207,14 +209,14 @@ class TestAForge:
         assert (await client.get(LISTED)).status == 200
 
     @pytest.mark.parametrize("status", [404, 410, 422])
-    async def test_that_does_not_know_it_never_will(
+    async def test_that_does_not_know_the_object_is_reported_as_permanent(
         self, client: ForgeClient, forge: ForgeServer, status: int
     ) -> None:
         says(forge, status, f"Not Found {TOKEN}")
         with pytest.raises(RefusedForGood, match=f"{status}: Not Found …"):
             await client.get(ISSUES)
 
-    async def test_that_is_slow_is_left(self, forge: ForgeServer) -> None:
+    async def test_that_is_slow_is_given_up(self, forge: ForgeServer) -> None:
         never = asyncio.Event()
         forge.rules.append(lambda _: Reply(200, [], waits=never))
         async with Caller(allow=["127.0.0.0/8"], timeout=milliseconds(300)) as caller:
@@ -223,12 +225,12 @@ class TestAForge:
                 await client.get(ISSUES)
         assert isinstance(failure.value.__cause__, TimeoutError)
 
-    async def test_that_hangs_up_is_left(self, client: ForgeClient, forge: ForgeServer) -> None:
+    async def test_that_hangs_up_is_given_up(self, client: ForgeClient, forge: ForgeServer) -> None:
         forge.hangs_up_after_posts = True
         with pytest.raises(CallFailed):
             await client.post(ISSUES, {"title": "x"})
 
-    async def test_that_says_too_much_is_not_read(self, forge: ForgeServer) -> None:
+    async def test_that_answers_too_much_is_not_read(self, forge: ForgeServer) -> None:
         async with Caller(allow=["127.0.0.0/8"], largest_answer=10) as caller:
             client = ForgeClient(caller, FORGE, token=TOKEN, api=forge.url)
             with pytest.raises(AnswerTooLarge):
@@ -244,7 +246,7 @@ class TestAForge:
         [asked] = forge.asked
         assert (asked.method, asked.content) == (method, {"labels": ["P1"]})
 
-    async def test_gets_the_token_and_shows_none(
+    async def test_gets_the_token_which_is_shown_nowhere(
         self, client: ForgeClient, forge: ForgeServer
     ) -> None:
         await client.get(LISTED)

@@ -1,4 +1,4 @@
-"""Issues as webhooks tell of them, in one vocabulary for both forges."""
+"""Issues in webhooks, in one vocabulary for both forges."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_closed_issue_is_read_as_closed(delivery: Delivery) -> None:
     assert not issue.is_open
 
 
-def test_an_unknown_action_keeps_its_own_word() -> None:
+def test_an_unknown_action_keeps_its_own_name() -> None:
     acted = from_github(github_issue() | {"action": "labeled"}).acted()
     assert (acted.action, acted.said) == (None, "labeled")
 
@@ -120,7 +120,7 @@ def test_an_invalid_time_is_named() -> None:
         _ = issue.at_ms
 
 
-def test_no_content_is_read_before_the_signature() -> None:
+def test_no_content_is_read_before_the_signature_is_checked() -> None:
     sent = github("issues", b"no JSON")
     with pytest.raises(SignatureInvalid):
         github_webhooks.read(sent.headers, sent.body, secrets=["another"])

@@ -1,4 +1,4 @@
-"""WorkerReport something at one chosen await of a coroutine, so that a test can try all of them."""
+"""Does something at one chosen await of a coroutine, so that a test can try all of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
@@ -39,14 +39,14 @@ class AtAwait(Generic[T]):
 
 
 def cancel_before_the_answer(_: Any) -> None:
-    """Cancel the task while it waits."""
+    """Cancels the task while it waits."""
     asyncio.get_running_loop().call_soon(_current_task().cancel)
 
 
 def cancel_after_the_answer(waits_for: Any) -> None:
-    """Cancel the task when its answer is here and the task has not seen it yet."""
+    """Cancels the task when its answer has arrived and the task has not seen it yet."""
     task = _current_task()
-    if waits_for is None:  # a plain pause: there is no answer
+    if waits_for is None:  # a plain pause, without an answer
         asyncio.get_running_loop().call_soon(task.cancel)
     else:
 

@@ -1,4 +1,4 @@
-"""The time of ledgers, moved by the test; and a shop with transactions of its own."""
+"""The clock of ledgers, advanced by the test; and a shop with transactions of its own."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -31,13 +31,13 @@ def ledger_options(manual_time: ManualTime) -> dict[str, Any]:
 
 @pytest.fixture
 def limits() -> Limits:
-    """A test that takes the server away is parametrized with `SHORT`."""
+    """A test that makes the database unreachable is parametrized with `SHORT`."""
     return PATIENT
 
 
 @pytest.fixture
 async def engine(server: EmbeddedServer, limits: Limits) -> AsyncIterator[Engine]:
-    """On the server's own clock."""
+    """An engine on the clock of Redis."""
     async with Engine(server.url, limits=limits) as engine:
         yield engine
 
@@ -47,7 +47,7 @@ async def engine(server: EmbeddedServer, limits: Limits) -> AsyncIterator[Engine
 
 @pytest.fixture
 async def orders(url: str, ledger: Ledger) -> AsyncIterator[AsyncEngine]:
-    """The user's own way to the database, with a table of his."""
+    """The user's own engine of SQLAlchemy, with a table of the user."""
     engine = create_async_engine(named(url))
     async with engine.begin() as connection:
         await connection.execute(text(ORDERS))

@@ -1,4 +1,4 @@
-"""A courier process for the crash test: sends until it is killed, or its stdin ends.
+"""A courier process for the crash test: sends until it is killed, or its stdin is closed.
 
 python -m tests.ledger.courier_program <database> redis|kafka|webhook <where> [<secret>]
 """

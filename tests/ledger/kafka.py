@@ -1,4 +1,4 @@
-"""Kafka for tests: a broker that goes away and comes back, and somebody who reads what it has."""
+"""Kafka for tests: a broker that can be stopped and started, and a reader of its messages."""
 
 import subprocess
 import sys
@@ -48,14 +48,14 @@ class KafkaBroker:
         self._process.communicate(timeout=HANGS)
 
     def down(self) -> None:
-        """Connections end and none is taken; what was produced stays."""
+        """Stops the broker: connections end and none is accepted; what was produced stays."""
         self._tell("down")
 
     def up(self) -> None:
         self._tell("up")
 
     def refuse(self, error: int, times: int = 1) -> None:
-        """Answer the next produce requests with this error of the protocol."""
+        """Answers the next produce requests with this error of the protocol."""
         self._tell("refuse", str(error), str(times))
 
     def _tell(self, *words: str) -> None:
@@ -71,7 +71,7 @@ class KafkaBroker:
         return self._process.stdout.readline().strip()
 
     async def messages(self) -> list[KafkaMessage]:
-        """All that the topic holds, each partition in order. Read by another library."""
+        """All messages of the topic, each partition in order. Another library reads them."""
         consumer: Any = AIOKafkaConsumer(
             TOPIC, bootstrap_servers=self.address, auto_offset_reset="earliest"
         )

@@ -3,9 +3,9 @@
     python -m tests.ledger.kafka_program
 
 It speaks Kafka's protocol and keeps everything in memory. Its first line is its address; then it
-does what it is told, a word per line, and says `done`: `down`, `up`, `refuse <error> <times>`.
-It ends with its stdin. The library comes with the confluent-kafka wheel; Python is given no way to
-its mock cluster, so it is asked directly.
+carries out orders, one per line, and answers `done`: `down`, `up`, `refuse <error> <times>`. It
+ends with its stdin. The library comes with the confluent-kafka wheel, whose Python module has no
+access to the mock cluster, so ctypes is used.
 """
 
 import ctypes
@@ -48,14 +48,14 @@ class MockKafkaCluster:
         return self._library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
 
     def down(self) -> None:
-        """Connections end and none is taken; what was produced stays."""
+        """Stops the broker: connections end and none is accepted; what was produced stays."""
         self._library.rd_kafka_mock_broker_set_down(self._cluster, _BROKER)
 
     def up(self) -> None:
         self._library.rd_kafka_mock_broker_set_up(self._cluster, _BROKER)
 
     def refuse(self, error: int, times: int) -> None:
-        """Answer the next produce requests with an error of the protocol."""
+        """Answers the next produce requests with an error of the protocol."""
         errors = (ctypes.c_int * times)(*[error] * times)
         self._library.rd_kafka_mock_push_request_errors_array(
             self._cluster, ctypes.c_int16(_PRODUCE), ctypes.c_size_t(times), errors

@@ -73,7 +73,7 @@ class LendingRelease(Tables):
 
 
 def package(place: Path, *steps: tuple[str, str]) -> str:
-    """The name of a package with these steps in *place*: what each says of itself, and does."""
+    """The name of a package with these steps in *place*: the text and the code of each."""
     name = f"lending_{next(_numbers)}"
     folder = place / name
     folder.mkdir()

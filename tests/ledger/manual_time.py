@@ -1,4 +1,4 @@
-"""Time that a test moves by hand: what a clock on the wall says, and what a stopwatch says."""
+"""Clocks that a test advances: the time of day, and a steady clock."""
 
 from towpath import Duration
 from towpath.clock import ManualClock

@@ -1,4 +1,4 @@
-"""Sinks in memory: one that takes everything, one that waits, one that fails as it is told to."""
+"""Sinks in memory: one that accepts everything, one that waits, one that fails as scripted."""
 
 import asyncio
 import json
@@ -11,7 +11,9 @@ AWAY = SinkUnreachable("events", "no route")
 
 
 class MemorySink:
-    """A sink in memory that answers as its *answers* say, by event id; otherwise it takes all."""
+    """A sink in memory that answers by event id as its *answers* say; it accepts all other
+    events.
+    """
 
     def __init__(self, name: str = "events", answers: dict[str, Outcome] | None = None) -> None:
         self.name = name
@@ -36,7 +38,7 @@ class MemorySink:
 
 
 class HeldSink(MemorySink):
-    """Takes nothing until it is opened; how many sends are under way."""
+    """Accepts nothing until it is opened; counts the sends under way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +56,7 @@ class HeldSink(MemorySink):
 
 
 class FailingSink(MemorySink):
-    """Says what *failures* says, send by send; then it takes everything."""
+    """Fails as *failures* says, send by send; then it accepts everything."""
 
     def __init__(self, *failures: Exception | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Events for tests, numbered per key: what arrived tells what is missing or out of order."""
+"""Events for tests, numbered per key, so that missing or reordered ones are noticed."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ async def put(ledger: Ledger, *events: NewEvent) -> None:
 
 
 def first_arrivals(bodies: Iterable[bytes]) -> dict[str, list[int]]:
-    """The numbers that arrived for each key, in that order, each counted once: by its id."""
+    """The numbers that arrived for each key, in that order, each event id counted once."""
     seen: dict[str, Mapping[str, Any]] = {}
     for body in bodies:
         told = json.loads(body)

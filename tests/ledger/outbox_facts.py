@@ -14,12 +14,12 @@ async def pending(ledger: Ledger, sink: str = "events") -> int:
 
 
 async def all_gone(ledger: Ledger, sink: str = "events") -> None:
-    """Return when no event waits for *sink* any more."""
+    """Returns when no event waits for *sink* any more."""
     await at_most(ledger, 0, sink)
 
 
 async def at_most(ledger: Ledger, number: int, sink: str = "events") -> None:
-    """Return when at most so many events wait for *sink*."""
+    """Returns when at most so many events wait for *sink*."""
 
     async def are() -> bool:
         return await pending(ledger, sink) <= number
@@ -36,7 +36,7 @@ def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
 
 
 async def said(caplog: pytest.LogCaptureFixture, event: str, *, times: int = 1) -> None:
-    """Return when *event* is in the log so often."""
+    """Returns when *event* is in the log so often."""
 
     async def is_there() -> bool:
         return len(lines(caplog, event)) >= times

@@ -13,7 +13,7 @@ ORDERS = "CREATE TABLE orders (number INTEGER PRIMARY KEY)"
 
 
 def named(url: str, *, blocking: bool = False) -> str:
-    """The same database as a user of SQLAlchemy names it."""
+    """The same database with the URL that a user of SQLAlchemy writes."""
     kind, rest = url.split("://", 1)
     if kind == "sqlite":
         return f"sqlite{'' if blocking else '+aiosqlite'}://{rest}"

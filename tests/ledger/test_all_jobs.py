@@ -66,7 +66,7 @@ class TestARecordThatRedisDoesNotHave:
         assert await engine.inspect.state(JOB) is State.GONE
 
 
-async def test_a_process_without_the_database_is_told_so(
+async def test_a_process_without_the_database_is_refused(
     jobs: AllJobs, ledger: Ledger, engine: Engine
 ) -> None:
     async with ledger.relayed(engine, log=Silent()):
@@ -84,7 +84,7 @@ async def test_a_process_without_the_database_is_told_so(
 
 
 async def test_a_database_without_our_tables_has_no_records(engine: Engine, file_url: str) -> None:
-    """DATABASE_URL is often that of the user's own app: a missing job is still a missing job."""
+    """DATABASE_URL is often that of the user's own app: a missing job is reported as missing."""
     with closing(sqlite3.connect(file_url.removeprefix("sqlite:///"))) as own:
         own.execute("CREATE TABLE orders (number)")
     async with Ledger(file_url) as empty:
@@ -112,10 +112,10 @@ async def test_a_row_answers_and_is_changed_while_redis_is_away(
     server.start()
 
 
-async def test_a_job_that_changes_hands_meanwhile_is_explained_by_one_moment(
+async def test_a_job_that_changes_state_meanwhile_is_explained_as_of_one_moment(
     jobs: AllJobs, ledger: Ledger, engine: Engine
 ) -> None:
-    """State and rank come from one look: a ready job has a rank, a leased one has none."""
+    """State and rank come from one read: a ready job has a rank, a leased one has none."""
     seen = set[Why]()
     async with ledger.relayed(engine, log=Silent()):
         await ledger.jobs.submit(REVIEWS, b"1", id="a")

@@ -1,4 +1,4 @@
-"""What an application writes: its rows, recorded jobs and events together, or none of them."""
+"""The changes of an application: its rows, recorded jobs and events together, or none of them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -31,7 +31,7 @@ def lending(tmp_path: Path) -> LendingRelease:
 
 @pytest.fixture
 async def library(url: str, ledger: Ledger, lending: LendingRelease) -> AsyncIterator[Ledger]:
-    """A ledger with the tables of an application, and somebody who listens to its events."""
+    """A ledger with the tables of an application, and a sink for its events."""
     async with Ledger(url, tables=[lending], sinks=["events"]) as library:
         await library.migrate()
         await library.write(
@@ -47,7 +47,7 @@ def lend(
     *,
     then: Callable[[], None] = lambda: None,
 ) -> Decide[tuple[Recorded, list[Recorded]]]:
-    """Lend the book: a row, a job that reminds of it, and an event."""
+    """Lends the book: a row, a job that reminds of it, and an event."""
 
     def decide(connection: Connection) -> Write[tuple[Recorded, list[Recorded]]]:
         [title] = connection.scalars(select(lending.books.c.title)).all()
@@ -77,7 +77,7 @@ async def standing(library: Ledger, lending: LendingRelease) -> tuple[int, int, 
     return loans, len(page.records), (await library.outbox.counts())["events"].pending
 
 
-class TestAChange:
+class TestAChangeOfAnApplication:
     async def test_makes_row_job_and_event_together(
         self, library: Ledger, lending: LendingRelease
     ) -> None:
@@ -85,10 +85,10 @@ class TestAChange:
         assert (recorded.record.id, recorded.existed) == ("remind-1", False)
         assert await standing(library, lending) == (1, 1, 1)
 
-    async def test_makes_no_row_job_or_event_where_it_fails(
+    async def test_that_fails_makes_no_row_job_or_event(
         self, library: Ledger, lending: LendingRelease
     ) -> None:
-        """Whether its own code fails at the end, or the database refuses a row."""
+        """Its own code may fail at the end, or the database refuses a row."""
 
         def fail() -> None:
             raise ValueError("out of ink")
@@ -115,7 +115,7 @@ class TestAChange:
     async def test_that_was_overtaken_is_decided_again(
         self, library: Ledger, lending: LendingRelease
     ) -> None:
-        """By a reader that looked before another one wrote: nothing of the first try stays."""
+        """It read before another change was written: nothing of its first try is kept."""
         looks: list[int] = []
 
         def decide(connection: Connection) -> Write[tuple[Recorded, list[Recorded]]]:
@@ -129,10 +129,10 @@ class TestAChange:
         assert (await library.jobs.decide(decide)).record.id == "remind-2"
         assert await standing(library, lending) == (1, 1, 1)
 
-    async def test_that_is_overtaken_each_time_is_refused_for_now(
+    async def test_that_is_overtaken_each_time_is_refused_temporarily(
         self, library: Ledger, lending: LendingRelease
     ) -> None:
-        """As one may be on PostgreSQL that did not lock what it read."""
+        """On PostgreSQL this may happen to a change that did not lock what it read."""
 
         def overtaken() -> None:
             raise Overtaken
@@ -141,7 +141,7 @@ class TestAChange:
             await library.jobs.decide(lend(library, lending, 1, then=overtaken))
         assert await standing(library, lending) == (0, 0, 0)
 
-    async def test_of_a_row_alone_reads_what_it_changed(
+    async def test_of_a_row_alone_reads_its_own_changes(
         self, library: Ledger, lending: LendingRelease
     ) -> None:
         books = lending.books
@@ -151,7 +151,7 @@ class TestAChange:
             await library.read(lambda connection: connection.scalar(select(books.c.title))) == "y"
         )
 
-    async def test_with_a_wrong_job_is_refused_before_anything_is_written(
+    async def test_with_an_invalid_job_is_refused_before_anything_is_written(
         self, library: Ledger
     ) -> None:
         def decide(connection: Connection) -> Write[Any]:
@@ -179,10 +179,10 @@ class TestTheJobOfAChange:
 
             await eventually_async(is_there)
 
-    async def test_is_brought_to_redis_at_once_by_the_process_that_made_it(
+    async def test_is_enqueued_in_redis_at_once_by_the_process_that_made_it(
         self, library: Ledger, lending: LendingRelease
     ) -> None:
-        """Nobody has to look for it first, and nobody hears of one that was undone."""
+        """No relay has to poll for it, and a job that was rolled back never reaches Redis."""
         relay = Relay(library, Engine("redis://nobody-is-asked.invalid"), log=Log())
         queued = list[int]()
 

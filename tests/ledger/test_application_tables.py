@@ -1,4 +1,6 @@
-"""Tables of applications: a version line of their own, moved with the ledger's or not at all."""
+"""Tables of applications: each application has versions of its own, migrated together with the
+ledger's or not at all.
+"""
 
 import os
 import re
@@ -39,14 +41,14 @@ asyncio.run(main())
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Where releases are made, on the path of Python until the test ends."""
+    """The folder for releases, on the path of Python until the test ends."""
     yield tmp_path
     if str(tmp_path) in sys.path:
         sys.path.remove(str(tmp_path))
 
 
 def with_folder_on_path(folder: Path) -> dict[str, str]:
-    """The variables of a process that finds the releases, and the tests."""
+    """The environment of a process that finds the releases, and the tests."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(Path.cwd())])}
 
 
@@ -69,10 +71,12 @@ class TestMigrating:
             ]
             assert await ledger.drift() == []
 
-    async def test_keeps_what_is_there_and_runs_only_the_steps_that_are_missing(
+    async def test_keeps_existing_rows_and_runs_only_missing_steps(
         self, url: str, folder: Path
     ) -> None:
-        """Also where a step makes the table anew, as SQLite needs it: what points to it stays."""
+        """This holds for steps that make a table anew, as SQLite needs it: foreign keys to it
+        stay.
+        """
         first, third = release(folder, 1), release(folder, 3)
         async with Ledger(url, tables=[first]) as ledger:
             await ledger.migrate()
@@ -114,7 +118,7 @@ class TestMigrating:
     async def test_that_is_killed_half_way_is_done_by_the_next_one(
         self, url: str, folder: Path
     ) -> None:
-        """Nothing is left of it: neither tables nor a lock."""
+        """Neither tables nor a lock of the killed one are left."""
         stuck = f"{DUE}\n    print('half way', flush=True)\n    input()"
         steps, found = package(folder, ("", FIRST), ("", stuck)), with_folder_on_path(folder)
         process = Bounded[str](
@@ -135,7 +139,7 @@ class TestMigrating:
     async def test_is_required_before_an_application_uses_its_tables(
         self, url: str, folder: Path
     ) -> None:
-        """The server that was started too early goes on by itself once they are there."""
+        """A server that was started too early goes on by itself once they exist."""
         lending = release(folder, 1)
         async with Ledger(url) as ledger, Ledger(url, tables=[lending]) as with_lending:
             await ledger.migrate()
@@ -200,7 +204,9 @@ class TestTwoReleases:
     async def test_do_not_work_side_by_side_where_the_newer_one_has_changed_a_table(
         self, url: str, folder: Path
     ) -> None:
-        """There is no way down: neither is the table changed back nor is it written to."""
+        """There is no downgrade: the older release neither changes the table back nor writes
+        to it.
+        """
         second, third = release(folder, 2), release(folder, 3)
         async with Ledger(url, tables=[second]) as before, Ledger(url, tables=[third]) as after:
             await before.migrate()
@@ -216,7 +222,7 @@ class TestTwoReleases:
     async def test_of_the_ledger_itself_follow_the_same_rule(
         self, ledger: Ledger, url: str
     ) -> None:
-        """A later release says which ones before it go on working."""
+        """A later release names the earlier ones that can go on working."""
         newer = LEDGER.versions.update().values(version_num="0999", oldest=SCHEMA)
         await ledger.write(lambda connection: connection.execute(newer))
         async with Ledger(url) as later:
@@ -226,7 +232,9 @@ class TestTwoReleases:
 
 class TestAMigrationThatFails:
     async def fails(self, url: str, tables: Tables, named: str) -> None:
-        """Nothing is left of it, of the ledger's steps neither; the server can't start."""
+        """Checks that nothing of it is left, nor of the ledger's steps, and that the server cannot
+        start.
+        """
         async with Ledger(url, tables=[tables]) as ledger:
             with pytest.raises(MigrationFailed, match=named) as refusal:
                 await ledger.migrate()
@@ -318,7 +326,7 @@ class TestAMigrationThatFails:
             assert refusal.value.line == "lending"
 
 
-class TestTables:
+class TestTablesOfApplications:
     @pytest.mark.parametrize(
         ("name", "table", "named"),
         [
@@ -330,7 +338,7 @@ class TestTables:
             ("shop", "towpath_shop_books_schema", "shop_books"),
         ],
     )
-    def test_with_names_of_others_are_refused(
+    def test_with_names_of_other_tables_are_refused(
         self, file_url: str, name: str, table: str, named: str
     ) -> None:
         beside = Tables("shop_books", version="0001", steps="x")
@@ -342,7 +350,7 @@ class TestTables:
         assert (refusal.value.option, refusal.value.value) == ("tables", name)
         assert {table, named} <= set(re.findall(r"\w+", refusal.value.rule))
 
-    def test_of_one_name_twice_are_refused(self, file_url: str) -> None:
+    def test_with_one_name_twice_are_refused(self, file_url: str) -> None:
         one, other = (Tables(name, version="0001", steps="x") for name in ("a-b", "a_b"))
         for again in (one, other):
             with pytest.raises(InvalidOption, match=r"towpath_a_b_schema.*a-b") as refusal:
@@ -355,7 +363,7 @@ class TestTables:
         assert (refusal.value.option, refusal.value.value) == ("tables", "ledger")
 
     @pytest.mark.parametrize("name", ["", "Lending", "9", "a" * 25, "a.b", "a b"])
-    def test_have_a_name_that_can_be_part_of_one(self, name: str) -> None:
+    def test_have_a_name_that_may_be_part_of_a_table_name(self, name: str) -> None:
         with pytest.raises(InvalidOption):
             Tables(name, version="0001", steps="x")
 
@@ -374,5 +382,5 @@ class TestTables:
         for part in ("remove_table books", "name", "title"):
             assert any(part in difference for difference in found), found
 
-    async def test_that_do_not_differ_have_no_drift(self, folder: Path) -> None:
+    async def test_that_agree_with_the_steps_have_no_difference(self, folder: Path) -> None:
         assert await drift(release(folder, 3)) == []

@@ -1,4 +1,4 @@
-"""Attempts at records: begun by token, ended once."""
+"""Attempts at records: each begins under a token, and ends once."""
 
 import asyncio
 
@@ -13,8 +13,8 @@ from towpath.ledger.records.attempts import Ending, Standing
 from towpath.ledger.records.record import RecordState
 
 
-class TestBeginning:
-    async def test_an_attempt_begins_with_the_row_s_payload_and_count(self, ledger: Ledger) -> None:
+class TestBeginningAnAttempt:
+    async def test_returns_the_rows_payload_and_count(self, ledger: Ledger) -> None:
         record = await made(ledger, max_attempts=3)
         begun = await ledger.jobs.begin(lease(record, 10))
         assert begun.standing is Standing.BEGUN
@@ -23,20 +23,18 @@ class TestBeginning:
         assert (now.state, now.fence, now.attempts) == (RecordState.RUNNING, 10, 1)
         assert now.started_at is not None
 
-    async def test_a_repeat_after_a_lost_answer_is_the_same_attempt(self, ledger: Ledger) -> None:
+    async def test_again_after_a_lost_answer_is_the_same_attempt(self, ledger: Ledger) -> None:
         record = await made(ledger)
         first = await ledger.jobs.begin(lease(record, 10))
         assert await ledger.jobs.begin(lease(record, 10)) == first
 
-    async def test_a_later_token_takes_over_and_an_earlier_one_is_stale(
-        self, ledger: Ledger
-    ) -> None:
+    async def test_under_a_later_token_makes_an_earlier_one_stale(self, ledger: Ledger) -> None:
         record = await made(ledger)
         await ledger.jobs.begin(lease(record, 10))
         assert (await ledger.jobs.begin(lease(record, 11))).attempt == 2
         assert (await ledger.jobs.begin(lease(record, 10))).standing is Standing.STALE
 
-    async def test_an_attempt_whose_lease_ended_in_an_outage_of_redis_does_not_count(
+    async def test_after_a_lease_that_ended_in_an_outage_does_not_count_that_attempt(
         self, ledger: Ledger
     ) -> None:
         record = await made(ledger, max_attempts=1)
@@ -45,10 +43,10 @@ class TestBeginning:
         begun = await ledger.jobs.begin(excused)
         assert (begun.standing, begun.attempt) == (Standing.BEGUN, 1)
 
-    async def test_a_record_without_attempts_left_is_dead_if_its_worker_died(
+    async def test_without_attempts_left_makes_the_record_dead_if_its_worker_died(
         self, ledger: Ledger
     ) -> None:
-        """As a job without a record is when its lease ends."""
+        """A job without a record is dead when its lease ends, too."""
         record = await made(ledger, max_attempts=1)
         await ledger.jobs.begin(lease(record, 10))
         begun = await ledger.jobs.begin(lease(record, 11))
@@ -56,7 +54,7 @@ class TestBeginning:
         now = await ledger.jobs.get(REVIEWS, "a")
         assert (now.state, now.attempts) == (RecordState.DEAD, 1)
 
-    async def test_a_record_whose_workers_died_five_times_is_dead(self, ledger: Ledger) -> None:
+    async def test_after_five_deaths_of_workers_makes_the_record_dead(self, ledger: Ledger) -> None:
         record = await made(ledger)
         for token in range(10, 15):
             begun = await ledger.jobs.begin(lease(record, token))
@@ -65,7 +63,7 @@ class TestBeginning:
         assert (await ledger.jobs.begin(last)).state is RecordState.DEAD
         assert (await ledger.jobs.get(REVIEWS, "a")).last_error is not None
 
-    async def test_a_record_that_has_ended_is_refused(self, ledger: Ledger) -> None:
+    async def test_at_an_ended_record_is_refused(self, ledger: Ledger) -> None:
         record = await made(ledger)
         mine = lease(record, 10)
         await ledger.jobs.begin(mine)
@@ -73,12 +71,12 @@ class TestBeginning:
         begun = await ledger.jobs.begin(lease(record, 11))
         assert (begun.standing, begun.state) == (Standing.ENDED, RecordState.COMPLETED)
 
-    async def test_a_job_without_a_row_returns_so(self, ledger: Ledger) -> None:
+    async def test_without_a_row_reports_that(self, ledger: Ledger) -> None:
         record = await made(ledger)
         await ledger.write(lambda connection: connection.execute(text("DELETE FROM towpath_jobs")))
         assert (await ledger.jobs.begin(lease(record, 10))).standing is Standing.MISSING
 
-    async def test_many_attempts_at_once_answers_each(self, ledger: Ledger) -> None:
+    async def test_together_with_many_others_is_answered_for_each(self, ledger: Ledger) -> None:
         records = [await made(ledger, f"r{n}") for n in range(6)]
         ended = lease(records[0], 5)
         await ledger.jobs.begin(ended)
@@ -90,13 +88,13 @@ class TestBeginning:
         ]  # fmt: skip
 
 
-class TestEnding:
+class TestEndingAnAttempt:
     async def begun(self, ledger: Ledger, token: int = 10) -> Lease:
         mine = lease(await made(ledger), token)
         await ledger.jobs.begin(mine)
         return mine
 
-    async def test_a_result_is_kept(self, ledger: Ledger) -> None:
+    async def test_keeps_its_result(self, ledger: Ledger) -> None:
         mine = await self.begun(ledger)
         ending = Ending(mine, Complete(mine, b"42"), cancelled=False)
         assert await ledger.jobs.end(ending) is RecordState.COMPLETED
@@ -107,7 +105,7 @@ class TestEnding:
         assert await ledger.jobs.end(ending) is RecordState.COMPLETED
         assert await ledger.jobs.get(REVIEWS, "a") == record
 
-    async def test_a_stale_attempt_changes_nothing(self, ledger: Ledger) -> None:
+    async def test_that_is_stale_changes_nothing(self, ledger: Ledger) -> None:
         mine = await self.begun(ledger)
         record = await ledger.jobs.get(REVIEWS, "a")
         await ledger.jobs.begin(lease(record, 11))
@@ -116,7 +114,7 @@ class TestEnding:
             assert await ledger.jobs.end(Ending(mine, word, cancelled=False)) is None
         assert await ledger.jobs.get(REVIEWS, "a") == before
 
-    async def test_only_one_of_two_completions_counts(self, ledger: Ledger) -> None:
+    async def test_twice_counts_once(self, ledger: Ledger) -> None:
         first = await self.begun(ledger)
         record = await ledger.jobs.get(REVIEWS, "a")
         second = lease(record, 11)
@@ -128,7 +126,7 @@ class TestEnding:
         assert answers == [None, RecordState.COMPLETED]
         assert (await ledger.jobs.get(REVIEWS, "a")).result == b"2"
 
-    async def test_a_failure_waits_for_its_next_attempt(self, ledger: Ledger) -> None:
+    async def test_by_a_failure_waits_for_the_next_one(self, ledger: Ledger) -> None:
         mine = await self.begun(ledger)
         ending = Ending(mine, Fail(mine, "boom\0", hours(1)), cancelled=False)
         assert await ledger.jobs.end(ending) is RecordState.FAILED
@@ -138,13 +136,13 @@ class TestEnding:
         assert record.started_at is not None
         assert record.next_try_at - record.started_at >= hours(1)
 
-    async def test_a_dead_record_keeps_its_reason(self, ledger: Ledger) -> None:
+    async def test_as_dead_keeps_the_reason(self, ledger: Ledger) -> None:
         mine = await self.begun(ledger)
         await ledger.jobs.end(Ending(mine, Bury(mine, "poison"), cancelled=False))
         record = await ledger.jobs.get(REVIEWS, "a")
         assert (record.state, record.last_error) == (RecordState.DEAD, "poison")
 
-    async def test_a_release_gives_the_attempt_back(self, ledger: Ledger) -> None:
+    async def test_by_a_release_does_not_count_it(self, ledger: Ledger) -> None:
         mine = await self.begun(ledger)
         await ledger.jobs.end(Ending(mine, Release(mine), cancelled=False))
         record = await ledger.jobs.get(REVIEWS, "a")

@@ -1,4 +1,4 @@
-"""The audit log: what is kept of it, and for whom."""
+"""The audit log: what is kept in it, and for which key."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def paused(key: KeyInfo, queue: str = "q") -> NewEntry:
 
 
 async def fill(ledger: Ledger, key: KeyInfo, count: int, status: int) -> None:
-    """Write *count* entries at once."""
+    """Writes *count* entries at once."""
     row: dict[str, Any] = {"at": 0, "key_id": key.id, "key_name": key.name}
     row |= {"method": "POST", "path": "/", "status": status}
     await ledger.write(lambda connection: connection.execute(insert(audit), [row] * count))
@@ -50,7 +50,7 @@ async def test_the_newest_changes_of_each_key_are_kept(ledger: Ledger) -> None:
     assert [entry.seq for entry in (await ledger.audit.list(key=calm.id)).actions] == [first]
 
 
-async def test_refusals_push_out_older_refusals_of_their_key_only(ledger: Ledger) -> None:
+async def test_refusals_displace_older_refusals_of_their_key_only(ledger: Ledger) -> None:
     key, other = await key_of(ledger, "a"), await key_of(ledger, "b")
     changed = await ledger.audit.begin(paused(key))
     await ledger.audit.end(changed, 204)
@@ -63,7 +63,7 @@ async def test_refusals_push_out_older_refusals_of_their_key_only(ledger: Ledger
     assert await count(ledger, other, refused=True) == 5
 
 
-async def test_an_entry_says_what_is_known_of_it(ledger: Ledger) -> None:
+async def test_an_entry_has_every_known_field(ledger: Ledger) -> None:
     key = await key_of(ledger, "ann")
     seq = await ledger.audit.begin(paused(key, "mails"))
     [entry] = (await ledger.audit.list()).actions
@@ -74,7 +74,9 @@ async def test_an_entry_says_what_is_known_of_it(ledger: Ledger) -> None:
     assert (entry.key_id, entry.owner, entry.via) == (key.id, key.owner, API)
 
 
-async def test_an_entry_of_an_older_release_came_through_the_dashboard(ledger: Ledger) -> None:
+async def test_an_entry_of_an_older_release_is_shown_as_made_in_the_dashboard(
+    ledger: Ledger,
+) -> None:
     await fill(ledger, await key_of(ledger, "ann"), 1, 204)
     [entry] = (await ledger.audit.list()).actions
     assert (entry.via, entry.owner, entry.action) == (DASHBOARD, "", "")

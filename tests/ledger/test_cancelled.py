@@ -1,5 +1,5 @@
 """A transaction that is cancelled, or whose connection ends, at any of its awaits: it is stored
-whole or not at all, and nobody else ever gets its connection in the middle of an operation.
+whole or not at all, and its connection is never reused in the middle of an operation.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ async def notes(url: str, ledger: Ledger) -> str:
 
 
 async def outcome(work: Awaitable[Any]) -> Any:
-    """What came of *work* in a task of its own."""
+    """The outcome of *work* in a task of its own."""
 
     async def run() -> Any:
         return await work
@@ -80,7 +80,7 @@ class TestACancelledTransaction:
     ) -> None:
         number, reached, stored = 0, True, 0
         while reached:
-            # One that has just been opened: making its connections can be cancelled too.
+            # A connection that has just been opened: opening it can be cancelled too.
             async with Ledger(notes, limit=LEDGER_LIMIT) as fresh:
                 others = [asyncio.create_task(outcome(write(fresh))) for _ in range(3)]
                 cancelled = AtAwait(use(fresh), number, cancel)
@@ -127,8 +127,8 @@ _DISTURBED_MOST = 10
 
 
 class TestAConnectionThatTheServerEnds:
-    """Its farewell is read together with the answer to the last statement, as in a process that
-    stood still meanwhile: then the driver knows nothing of it until it is used again.
+    """Its end is read together with the answer to the last statement, as in a process that stood
+    still meanwhile: the driver does not notice it until the connection is used again.
     """
 
     @pytest.fixture
@@ -157,9 +157,8 @@ class TestAConnectionThatTheServerEnds:
 
 
 def end_connections(server: PostgresServer) -> None:
-    """End all connections of ledgers once the server has answered what it was asked.
-
-    The event loop stands still meanwhile.
+    """Ends all connections of ledgers once the server has answered their statements. The event loop
+    stands still meanwhile.
     """
     with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
 

@@ -1,4 +1,4 @@
-"""Checking a key: cheap, bounded in memory, and never wrong for longer than five seconds."""
+"""Checking an API key: cheap, bounded in memory, and never outdated by more than five seconds."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from towpath.ledger.ledger import Ledger
 
 
 class SentStatements:
-    """What is sent to any database while the body runs."""
+    """The statements that are sent to any database while the body runs."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -36,8 +36,8 @@ class SentStatements:
         return [statement for statement in self.seen if "towpath_api_keys" in statement]
 
 
-class TestChecking:
-    async def test_a_secret_of_no_key_returns_none(self, ledger: Ledger) -> None:
+class TestCheckingAKey:
+    async def test_with_an_unknown_secret_returns_none(self, ledger: Ledger) -> None:
         made = await ledger.keys.create("shop", scopes=["read"])
         secret = made.secret.get_secret_value()
         wrong = ["", "x", secret[:-1], secret + "x", secret.upper(), f" {secret}", made.info.id]
@@ -70,10 +70,10 @@ class TestChecking:
         first.cancel()
         assert await asyncio.gather(*others) == [info] * 4
 
-    async def test_asks_again_beside_the_requests_before_the_answer_is_stale(
+    async def test_asks_again_in_the_background_before_the_answer_is_stale(
         self, ledger: Ledger, manual_time: ManualTime
     ) -> None:
-        """A key that is in use never waits for the database."""
+        """A key in use never waits for the database."""
         info, secret = await ledger.keys.create("shop", scopes=["read"])
         assert await ledger.keys.check(secret.get_secret_value()) == info
         manual_time.advance(seconds(4))
@@ -85,7 +85,7 @@ class TestChecking:
 
             await eventually_async(renewed)
 
-    async def test_sees_a_revocation_elsewhere_within_five_seconds(
+    async def test_sees_a_revocation_by_another_process_within_five_seconds(
         self, ledger: Ledger, url: str, manual_time: ManualTime
     ) -> None:
         info, secret = await ledger.keys.create("shop", scopes=["read"])
@@ -96,10 +96,10 @@ class TestChecking:
         assert seconds(5) >= FRESH
         assert await ledger.keys.check(secret.get_secret_value()) is None
 
-    async def test_counts_the_five_seconds_from_before_the_question(
+    async def test_counts_the_five_seconds_from_before_the_query(
         self, ledger: Ledger, manual_time: ManualTime
     ) -> None:
-        """An answer that was long under way is not fresh for five more seconds."""
+        """An answer that took long is not fresh for five more seconds."""
         info, secret = await ledger.keys.create("shop", scopes=["read"])
         checking = asyncio.create_task(ledger.keys.check(secret.get_secret_value()))
         await asyncio.sleep(0)
@@ -111,7 +111,7 @@ class TestChecking:
         assert len(sent.about_keys()) == 1
 
     async def test_discards_an_answer_that_a_revocation_overtook(self, ledger: Ledger) -> None:
-        """Here at once means here at once, whatever was being read meanwhile."""
+        """A revocation in this process takes effect at once, whatever was being read meanwhile."""
         for _ in range(20):
             info, secret = await ledger.keys.create("shop", scopes=["read"])
             checks = [ledger.keys.check(secret.get_secret_value()) for _ in range(3)]
@@ -155,7 +155,7 @@ class TestTheCacheOfKeys:
 
 
 class TestUsesOfKeys:
-    async def test_are_noted_once_for_many_and_not_by_the_check(
+    async def test_are_stored_in_batches_and_not_by_the_check(
         self, ledger: Ledger, manual_time: ManualTime
     ) -> None:
         one = await ledger.keys.create("one", scopes=["read"])
@@ -171,10 +171,10 @@ class TestUsesOfKeys:
         noted = {info.name: info.last_used_at for info in await ledger.keys.list()}
         assert noted == {"one": manual_time.clock.now - milliseconds(10), "other": None}
 
-    async def test_are_not_noted_backwards(
+    async def test_are_not_stored_backwards(
         self, ledger: Ledger, url: str, manual_time: ManualTime
     ) -> None:
-        """A process whose clock is behind does not undo what another has noted."""
+        """A process whose clock is behind does not overwrite a later time of another one."""
         _, secret = await ledger.keys.create("one", scopes=["read"])
         async with Ledger(url, wall=lambda: 1_000, ticks=manual_time.ticks) as behind:
             await behind.keys.check(secret.get_secret_value())
@@ -182,7 +182,7 @@ class TestUsesOfKeys:
             await ledger.keys.note_uses()
         assert [info.last_used_at for info in await ledger.keys.list()] == [manual_time.clock.now]
 
-    async def test_are_noted_by_themselves_and_at_the_end(self, url: str) -> None:
+    async def test_are_stored_in_the_background_and_at_the_end(self, url: str) -> None:
         async with Ledger(url, noted_every=milliseconds(5)) as ledger:
             await ledger.migrate()
             one = await ledger.keys.create("one", scopes=["read"])

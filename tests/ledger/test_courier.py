@@ -1,4 +1,6 @@
-"""The courier: at least once, in order per key, one at a time, whatever the sink does."""
+"""The courier delivers at least once, in order per key, from one process at a time, whatever the
+sink does.
+"""
 
 import asyncio
 import logging
@@ -55,7 +57,7 @@ class TestACourier:
         assert [len(batch) for batch in sink.batches] == [10, 10, 10, 10, 5]
 
     async def test_starts_at_once_after_an_event_of_its_process(self, ledger: Ledger) -> None:
-        """Nobody waits for the next look."""
+        """No poll is needed."""
         sink = MemorySink()
         async with Courier(ledger, [sink], options=CourierOptions(look_every=hours(1))):
             for number in (1, 2, 3):
@@ -92,7 +94,7 @@ class TestACourier:
             assert await pending(ledger, "stuck") == 6
         assert first_arrivals(quick.bodies) == expected(2, 3)
 
-    def test_with_one_sink_twice_is_refused(self, url: str) -> None:
+    def test_for_one_sink_twice_is_refused(self, url: str) -> None:
         with pytest.raises(InvalidOption):
             Courier(Ledger(url), [MemorySink(), MemorySink()])
 
@@ -111,7 +113,7 @@ class TestACourierThatStops:
         assert gate.ids == ["a/1"]
 
     async def test_waits_for_its_batch_no_longer_than_its_grace(self, ledger: Ledger) -> None:
-        """What was under way is sent again, under the same id."""
+        """Events under way are sent again, under the same ids."""
         gate = HeldSink()
         await put(ledger, an_event("a", 1))
         async with asyncio.timeout(HANGS):
@@ -134,7 +136,9 @@ class TestASinkThatIsAway:
     async def test_gets_everything_in_order_once_it_is_back(
         self, ledger: Ledger, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """However often it fails, nothing is given up. Said once at the begin, once at the end."""
+        """However often it fails, no event is given up. One log line tells of the outage, one of
+        its end.
+        """
         sink = FailingSink(*[AWAY] * 40)
         await put(ledger, *some_events(3, 5))
         with caplog.at_level(logging.INFO, "towpath"):
@@ -147,8 +151,8 @@ class TestASinkThatIsAway:
         assert lines(caplog, "sink.unreachable")[0]["reason"] == "no route"
         assert await ledger.outbox.refused("events") == []
 
-    async def test_that_takes_none_of_a_batch_is_away_too(self, ledger: Ledger) -> None:
-        """It answers, but not one event gets through: none of them is to blame."""
+    async def test_that_accepts_none_of_a_batch_counts_as_away_too(self, ledger: Ledger) -> None:
+        """It answers, but accepts not one event: no single event is to blame."""
         sink = MemorySink(answers={"a/1": Postponed("answered 500"), "a/2": Behind()})
         await put(ledger, an_event("a", 1), an_event("a", 2))
         quick = CourierOptions(
@@ -189,7 +193,7 @@ class TestARefusedEvent:
 
 
 class TestAPostponedEvent:
-    async def test_keeps_only_its_key_waiting(self, ledger: Ledger) -> None:
+    async def test_delays_only_events_of_its_key(self, ledger: Ledger) -> None:
         sink = MemorySink(answers={"a/1": Postponed("answered 500"), "a/2": Behind()})
         await put(
             ledger,
@@ -215,10 +219,10 @@ class TestAPostponedEvent:
             await all_gone(ledger)
         assert sink.ids == ["b/1", "a/1", "a/2"]
 
-    async def test_is_refused_after_its_attempts_where_others_get_through(
+    async def test_is_refused_after_its_attempts_if_others_are_accepted(
         self, ledger: Ledger, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Else one poisoned event would hold up its key for ever."""
+        """Otherwise one poisoned event would hold up its key for ever."""
         sink = MemorySink(answers={"a/1": Postponed("answered 500"), "a/2": Behind()})
         await put(ledger, an_event("a", 1), an_event("a", 2))
         few = CourierOptions(
@@ -266,7 +270,7 @@ class TestADefectOfASink:
         assert sink.ids == ["a/1"]
 
 
-class TestMetrics:
+class TestMetricsOfTheOutbox:
     async def test_count_sent_and_waiting_events(self, ledger: Ledger) -> None:
         metrics = Metrics(CollectorRegistry())
         sink = MemorySink(answers={"a/2": Refusal("no")})

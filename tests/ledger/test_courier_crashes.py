@@ -27,7 +27,7 @@ Arrived = Callable[[], Awaitable[list[bytes]]]
 
 
 class CourierProcesses:
-    """Two courier processes; whoever is killed is replaced."""
+    """Two courier processes; a killed one is replaced."""
 
     def __init__(self, *words: str) -> None:
         self._words = words
@@ -51,7 +51,7 @@ class CourierProcesses:
         self._at_work[at] = self._started()
 
     async def freeze(self, chance: random.Random, until: Callable[[], Awaitable[object]]) -> None:
-        """It holds what it holds and does not know how time passes."""
+        """Freezes one: it keeps its lease and does not notice how time passes."""
         frozen = chance.choice(self._at_work)
         frozen.send_signal(signal.SIGSTOP)
         try:
@@ -60,7 +60,7 @@ class CourierProcesses:
             frozen.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """In order: each gives back what it holds."""
+        """Ends them orderly: each gives back its lease."""
         for process in self._at_work:
             process.communicate(timeout=HANGS)
             assert process.returncode == 0
@@ -89,14 +89,14 @@ async def carried_through_crashes(url: str, words: list[str], arrived: Arrived, 
 
 
 class TestEveryEventArrivesInTheOrderOfItsKey:
-    async def test_in_a_redis_stream(self, url: str, server: EmbeddedServer, seed: int) -> None:
+    async def test_in_a_stream_of_redis(self, url: str, server: EmbeddedServer, seed: int) -> None:
         async def arrived() -> list[bytes]:
             return [entry["event"] for entry in stream(server)]
 
         await carried_through_crashes(url, ["redis", server.url], arrived, seed)
 
-    async def test_at_a_receiver_that_fails_now_and_then(self, url: str, seed: int) -> None:
-        """One call in ten is answered with 500, one in ten is taken and not answered."""
+    async def test_at_a_receiver_that_fails_at_times(self, url: str, seed: int) -> None:
+        """One call in ten is answered with 500, one in ten is accepted and not answered."""
         chance = random.Random(seed)
 
         def say(request: object) -> str | None:
@@ -124,6 +124,6 @@ class TestEveryEventArrivesInTheOrderOfItsKey:
 
 
 async def _lease_is_over(ledger: Ledger) -> bool:
-    """Nobody holds it, or whoever held it was silent for too long."""
+    """Whether no courier holds the lease, or its holder was silent for too long."""
     open_ = select(func.count()).where(leases.c.expires_at > now_ms())
     return await ledger.read(lambda connection: connection.scalar(open_)) == 0

@@ -57,7 +57,7 @@ class TestSeveralCouriers:
         assert len(sink.bodies) == 240
 
     async def test_wait_for_a_slow_one(self, ledger: Ledger) -> None:
-        """It keeps its lease for as long as it works."""
+        """It renews its lease for as long as it works."""
         gate, sink = HeldSink(), MemorySink()
         brief = CourierOptions(lease=seconds(1), look_every=milliseconds(5))
         await put(ledger, an_event("a", 1))
@@ -109,6 +109,6 @@ async def _is_later(ledger: Ledger, than: int) -> bool:
 
 
 async def _hand_to(ledger: Ledger, holder: str, *, left_ms: int) -> None:
-    """Give the lease to somebody else, as if time had passed."""
+    """Gives the lease to another courier, as if it had expired."""
     change = update(couriers).values(holder=holder, expires_at=now_ms() + left_ms)
     await ledger.write(lambda connection: connection.execute(change))

@@ -35,7 +35,7 @@ async def fail(ledger: Ledger, engine: Engine, lease: Lease) -> None:
 async def test_redis_has_the_due_time_of_the_row(
     ledger: Ledger, server: EmbeddedServer, far: Duration
 ) -> None:
-    """Not that of the row and the time that queuing it took."""
+    """It is not later by the time that queuing took."""
     async with Engine(server.url) as engine:
         ledger.jobs.relay = Relay(ledger, engine, log=Log())
         for n in range(5):
@@ -57,7 +57,7 @@ async def test_every_attempt_knows_the_due_time_that_was_asked_for(
             record = (await ledger.jobs.set(QUEUE, b"", id="a", due=due)).record
             if record.created_at < due:
                 break
-            margin *= 10  # a slow machine: it was due before it was there
+            margin *= 10  # a slow machine: the job was due before it was queued
         recorder = LedgerRecorder(ledger.jobs)
         for _ in range(2):
             [lease] = await claim(engine)
@@ -75,10 +75,10 @@ async def test_every_attempt_knows_the_due_time_that_was_asked_for(
         assert again.due_at == due, "also after Redis has lost it"
 
 
-async def test_what_is_overdue_runs_in_the_order_of_due_times(
+async def test_overdue_jobs_run_in_the_order_of_due_times(
     ledger: Ledger, server: EmbeddedServer
 ) -> None:
-    """With a record and without, when Redis hears of some of them late."""
+    """With a record and without, when some of them are queued late."""
     async with Engine(server.url) as engine:
         margin = 200
         while not (due := await submitted_in_time(ledger, engine, margin)):
@@ -97,7 +97,9 @@ async def test_what_is_overdue_runs_in_the_order_of_due_times(
 
 
 async def submitted_in_time(ledger: Ledger, engine: Engine, margin: int) -> datetime | None:
-    """Jobs with and without a record; when all are due. None if one was due before it was there."""
+    """Jobs with and without a record, and when all are due. None if one was due before it was
+    queued.
+    """
     base = instant_ms("now", datetime.now(UTC)) + margin
     for id, ms in (("recorded-1", 90), ("recorded-3", 30), ("recorded-5", 60)):
         await ledger.jobs.set(QUEUE, b"", id=id, due=instant(base + ms))

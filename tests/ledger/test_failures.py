@@ -1,4 +1,4 @@
-"""What a database's errors mean: what passes is told later, what does not is refused."""
+"""The errors of a database: temporary ones are retried later, permanent ones are refused."""
 
 import asyncio
 import sqlite3
@@ -27,7 +27,7 @@ LARGE = 200_000
 
 @asynccontextmanager
 async def full(ledger: Ledger) -> AsyncGenerator[None]:
-    """The file may not grow: SQLite says the same as where the disk is full."""
+    """The file may not grow: SQLite reports the same as on a full disk."""
 
     def allow(connection: Connection, pages: int) -> None:
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
@@ -65,7 +65,7 @@ class TestAFullDisk:
     async def test_delays_the_end_of_an_attempt_without_another_attempt(
         self, ledger: Ledger, server: EmbeddedServer
     ) -> None:
-        """There would be no second attempt: what is thrown away now is dead."""
+        """There would be no second attempt: a lost result would make the job dead."""
         app = Towpath(server.url, ledger=ledger)
         ran: list[int] = []
 
@@ -152,7 +152,7 @@ class TestPostgresql:
     async def test_that_is_read_only_is_waited_for(
         self, url: str, running_postgres: PostgresServer
     ) -> None:
-        """As the old primary is, or the one whose turn has not come, in a fail-over."""
+        """In a fail-over, the old primary or one that is not yet promoted is read-only."""
         mode = "ALTER DATABASE prepared SET default_transaction_read_only"
         running_postgres.tell("postgres", f"{mode} = on")
         async with Ledger(url) as ledger:
@@ -188,11 +188,11 @@ class TestPostgresql:
                 await ledger.write(lambda ours: ours.exec_driver_sql(take))
         await other.dispose()
 
-    async def test_has_a_connection_closed_when_its_caller_gave_up(
+    async def test_has_its_connection_closed_when_the_caller_was_cancelled(
         self, ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whoever asked for it was cancelled before it was ready."""
-        slow = "SELECT pg_sleep(2)"  # a server hears of a closed connection after a statement
+        """The caller was cancelled before the connection was ready."""
+        slow = "SELECT pg_sleep(2)"  # a server notices a closed connection after a statement
         sessions = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(2)'"
 
         async def is_there() -> bool:

@@ -1,4 +1,4 @@
-"""A database that is away, frozen or broken: said in time, and over by itself."""
+"""A database that is away, frozen or broken: reported in time, and used again by itself."""
 
 import asyncio
 import signal
@@ -19,7 +19,7 @@ class TestAPostgresThatGoesAway:
     async def test_is_an_error_until_it_is_back(
         self, own_postgres: PostgresServer, manual_time: ManualTime
     ) -> None:
-        """A key in use goes on for as long as its answer is fresh."""
+        """A key in use is accepted for as long as its cached answer is fresh."""
         url = own_postgres.new_database("jobs")
         async with Ledger(url, wall=manual_time.wall, ticks=manual_time.ticks) as ledger:
             await ledger.migrate()
@@ -48,10 +48,10 @@ class TestAPostgresThatGoesAway:
             await asyncio.to_thread(own_postgres.start)
             await ledger.probe()
 
-    async def test_by_freezing_is_an_error_within_the_limit(
+    async def test_by_freezing_is_an_error_within_the_time_limit(
         self, own_postgres: PostgresServer
     ) -> None:
-        """On a connection that was open, and for all who ask at once."""
+        """This holds on an open connection, and for all callers at once."""
         url = own_postgres.new_database("jobs")
         async with Ledger(url, limit=milliseconds(300)) as ledger:
             await ledger.migrate()
@@ -81,7 +81,7 @@ class TestAPostgresThatGoesAway:
             assert [key.last_used_at for key in await ledger.keys.list()] == [manual_time.clock.now]
 
 
-async def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
+async def test_a_server_that_does_not_run_is_unreachable(tmp_path: Path) -> None:
     url = f"postgresql://anna:canary@/jobs?host={tmp_path}"
     async with Ledger(url, limit=seconds(2)) as ledger:
         with pytest.raises(LedgerUnreachable) as refusal:
@@ -89,14 +89,14 @@ async def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None
     assert "canary" not in repr(refusal.value)
 
 
-async def test_a_database_that_is_not_there_is_refused(running_postgres: PostgresServer) -> None:
+async def test_a_database_that_does_not_exist_is_refused(running_postgres: PostgresServer) -> None:
     async with Ledger(running_postgres.url("nowhere")) as ledger:
         with pytest.raises(LedgerRefused, match="nowhere"):
             await ledger.probe()
 
 
-async def test_a_folder_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
-    """It may be a disk that is not mounted yet."""
+async def test_a_folder_that_does_not_exist_is_unreachable(tmp_path: Path) -> None:
+    """It may be on a disk that is not mounted yet."""
     async with Ledger(f"sqlite:///{tmp_path}/nowhere/ledger.db") as ledger:
         for _ in range(2):
             with pytest.raises(LedgerUnreachable, match="unable to open"):
@@ -105,7 +105,7 @@ async def test_a_folder_that_is_not_there_is_unreachable(tmp_path: Path) -> None
         await ledger.migrate()
 
 
-async def test_a_file_that_is_no_database_is_refused_and_left(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_refused_and_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "letter.txt"
     file.write_text("Dear Anna, " * 1000)
     async with Ledger(f"sqlite:///{file}") as ledger:

@@ -1,4 +1,4 @@
-"""An SQLite file: made by a migration, and the same one as long as it is open."""
+"""An SQLite file is made by a migration, and stays the same one as long as it is open."""
 
 import os
 import sqlite3
@@ -25,7 +25,7 @@ class TestAnSqliteFile:
             await ledger.jobs.submit(REVIEWS, b"1", id="a")
 
     async def test_is_readable_by_its_owner_only(self, file_url: str, tmp_path: Path) -> None:
-        """Whatever the directory lets others do, and whatever the umask is."""
+        """The permissions of the directory and the umask do not matter."""
         tmp_path.chmod(0o755)  # noqa: ASYNC240 -- it takes no time
         async with Ledger(file_url) as ledger:
             await ledger.migrate()
@@ -35,7 +35,7 @@ class TestAnSqliteFile:
         assert set(modes.values()) == {0o600}, modes
 
     async def test_that_was_moved_is_not_written_to(self, file_url: str, tmp_path: Path) -> None:
-        """SQLite itself would go on: what is answered as safe would be in a file nobody reads."""
+        """SQLite itself would go on, and confirmed writes would be in a file that nobody reads."""
         file, away = tmp_path / "ledger.db", tmp_path / "away.db"
         async with Ledger(file_url) as ledger:
             await ledger.migrate()

@@ -81,7 +81,7 @@ asyncio.run(main())
 
 
 async def test_postgresql_ends_an_idle_transaction(server_url: str) -> None:
-    """A frozen process can't give up its locks itself: the server takes them."""
+    """A frozen process cannot give up its locks, so the server ends its transaction."""
     async with Ledger(server_url) as ledger:
         await ledger.migrate()
         asked = text("SHOW idle_in_transaction_session_timeout")
@@ -98,7 +98,7 @@ def thinking(url: str) -> Bounded[str]:
     return other
 
 
-async def test_on_sqlite_a_transaction_that_has_written_nothing_blocks_no_other(
+async def test_on_sqlite_a_transaction_without_writes_blocks_no_other(
     prepared_file_url: str,
 ) -> None:
     """It stands still before its first write: the others write meanwhile."""
@@ -113,7 +113,7 @@ async def test_on_sqlite_a_transaction_that_has_written_nothing_blocks_no_other(
                 await ledger.write(lambda connection: connection.execute(text(ADD)))
         finally:
             other.send_signal(signal.SIGCONT)
-            # What it read is not true any more: it thinks once more.
+            # What it read is no longer true, so it decides again.
             told, _ = await asyncio.to_thread(other.communicate, "on\non\n", timeout=HANGS)
         assert (told, other.returncode) == ("thinks\n", 0)
         numbers = text("SELECT n FROM notes ORDER BY n")
@@ -127,11 +127,12 @@ async def test_on_sqlite_a_transaction_that_has_written_nothing_blocks_no_other(
         ]
 
 
-async def test_a_decision_on_an_old_state_is_repeated(
+async def test_a_decision_on_outdated_rows_is_repeated(
     prepared_file_url: str, tmp_path: Path
 ) -> None:
-    """Also for changes that share a transaction: each is done once, on what is true then. And
-    while they think, all of them, others write."""
+    """This holds for changes that share a transaction too: each is made once, on current rows.
+    Others write while all of them decide.
+    """
     seen: list[list[int]] = [[], [], []]
     thinking, go_on = threading.Barrier(2, timeout=HANGS), threading.Event()
 
@@ -170,10 +171,10 @@ async def test_a_decision_on_an_old_state_is_repeated(
     assert seen == [[0, 1], [0, 2], [0, 3]]
 
 
-async def test_a_submit_under_the_write_lock_reads_nothing(
+async def test_a_submit_reads_nothing_while_it_holds_the_write_lock(
     prepared_file_url: str, tmp_path: Path
 ) -> None:
-    """Made, begun, ended and cancelled in one transaction: what is read for it comes before."""
+    """Records are made, begun, ended and cancelled in one transaction; all reads come before it."""
     said: list[str] = []
 
     def says(_: Connection, __: Any, words: str, *___: Any) -> None:
@@ -204,14 +205,14 @@ async def test_a_submit_under_the_write_lock_reads_nothing(
             finally:
                 event.remove(Engine, "before_cursor_execute", says)
     first = min(said.index("INSERT"), said.index("UPDATE"))
-    # Two ends are told to the sink.
+    # Two ends are reported to the sink.
     assert sorted(said[first:]) == ["INSERT"] * 3 + ["UPDATE"] * 3
 
 
 async def test_a_submit_of_an_existing_record_takes_no_lock(
     prepared_file_url: str, tmp_path: Path
 ) -> None:
-    """Another process has it, for as long as it likes."""
+    """Another process holds the lock as long as it likes."""
     async with Ledger(prepared_file_url, limit=milliseconds(1)) as ledger:
         first = await made(ledger, "a")
         with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
@@ -223,8 +224,9 @@ async def test_a_submit_of_an_existing_record_takes_no_lock(
 async def test_a_process_that_is_frozen_at_any_moment_loses_nothing(
     prepared_file_url: str,
 ) -> None:
-    """Others write unless it has the lock at that moment. If so they are told (LedgerBusy), and it
-    goes on when the frozen one does."""
+    """Others write unless it has the lock at that moment. Then they get LedgerBusy, and it goes on
+    when the frozen process does.
+    """
     pipe, chance = subprocess.PIPE, random.Random(18)
     other = Bounded[str](
         [sys.executable, "-c", WORKS, prepared_file_url], stdin=pipe, stdout=pipe, text=True
@@ -255,7 +257,7 @@ async def test_a_process_that_is_frozen_at_any_moment_loses_nothing(
 
 
 async def submitted(ledger: Ledger, id: str) -> None:
-    """Made, at last: whoever is refused may try again."""
+    """Submits until it succeeds: a refused call may be repeated."""
     while True:
         try:
             await ledger.jobs.submit("ours", b"1", id=id)

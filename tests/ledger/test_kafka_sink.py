@@ -1,4 +1,4 @@
-"""Events to Kafka. The broker is librdkafka's own for tests, and aiokafka reads what it has."""
+"""Events to Kafka. The broker is librdkafka's own for tests, and aiokafka reads the messages."""
 
 import asyncio
 import json
@@ -76,7 +76,7 @@ class TestAKafkaMessage:
     async def test_is_in_the_partition_of_its_key(
         self, broker: KafkaBroker, sink: KafkaSink
     ) -> None:
-        """The one that other clients would choose too: aiokafka's own partitioner agrees."""
+        """aiokafka's own partitioner, and so those of other clients, choose the same partition."""
         from aiokafka.partitioner import DefaultPartitioner  # noqa: PLC0415 # pyright: ignore
 
         events = [event(source.key, 0, seq) for seq, source in enumerate(some_events(20, 2))]
@@ -91,7 +91,7 @@ class TestAnEventThatKafkaRefuses:
     async def test_is_set_aside_and_its_key_goes_on(
         self, broker: KafkaBroker, sink: KafkaSink
     ) -> None:
-        """Too large to leave at all."""
+        """It is too large to be sent at all."""
         large = event("a", 2, 2, padding=2_000_000)
         outcomes = await sink.send([event("a", 1, 1), large, event("a", 3, 3)])
         assert outcomes[::2] == [None, None]
@@ -103,7 +103,9 @@ class TestAnEventThatKafkaRefuses:
     async def test_is_found_in_its_batch(
         self, broker: KafkaBroker, sink: KafkaSink, error: int
     ) -> None:
-        """Kafka refuses a batch of messages as one; alone, the innocent are taken."""
+        """Kafka refuses a batch of messages as one; sent one by one, the valid ones are
+        accepted.
+        """
         await sink.send([event("z", 1, 99)])
         broker.refuse(error)
         events = [event(f"k{key}", 1, key) for key in range(8)]
@@ -122,12 +124,12 @@ class TestAnEventThatKafkaRefuses:
         assert (await arrived(broker))["a"] == [1, 2]
 
 
-class TestABrokerInTrouble:
+class TestAKafkaBrokerInTrouble:
     @pytest.mark.parametrize("error", [NOT_ALLOWED, OUT_OF_ORDER])
-    async def test_that_accepts_no_event_is_unreachable(
+    async def test_that_accepts_no_event_counts_as_unreachable(
         self, broker: KafkaBroker, sink: KafkaSink, error: int
     ) -> None:
-        """What it says may pass; a producer that is no more use is replaced."""
+        """Its error may be temporary; a producer that cannot be used any more is replaced."""
         await sink.send([event("z", 1, 99)])
         broker.refuse(error)
         events = [event("a", 1, 1), event("a", 2, 2)]
@@ -148,7 +150,7 @@ class TestABrokerInTrouble:
         assert await sink.send([event("a", 1, 1)]) == [None]
         assert await arrived(broker) == {"a": [1]}
 
-    async def test_that_hesitates_is_asked_again_within_the_limit(
+    async def test_that_hesitates_is_asked_again_within_the_time_limit(
         self, broker: KafkaBroker, sink: KafkaSink
     ) -> None:
         broker.refuse(NOT_LEADER, times=3)
@@ -156,7 +158,7 @@ class TestABrokerInTrouble:
         assert await arrived(broker) == {"a": [1, 2]}
 
     async def test_is_not_waited_for_when_the_send_is_cancelled(self, broker: KafkaBroker) -> None:
-        """And nothing of it is sent later."""
+        """No event of it is sent later."""
         sink = KafkaSink(broker.address, TOPIC, limit=minutes(10))
         broker.down()
         async with asyncio.timeout(HANGS):

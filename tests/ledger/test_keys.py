@@ -1,4 +1,4 @@
-"""API keys: made, listed, ensured, revoked; what they may do."""
+"""API keys: created, listed, ensured, revoked; and what they allow."""
 
 import asyncio
 import re
@@ -60,8 +60,8 @@ class TestCreatingAKey:
         )
         assert await ledger.keys.list() == [info]
 
-    async def test_allows_two_with_one_name(self, ledger: Ledger) -> None:
-        """Which is how they are rotated: the second is there before the first is gone."""
+    async def test_allows_two_keys_with_one_name(self, ledger: Ledger) -> None:
+        """Keys are rotated this way: the second exists before the first is revoked."""
         first = await ledger.keys.create("shop", scopes=["submit"])
         second = await ledger.keys.create("shop", scopes=["submit"])
         for info, secret in (first, second):
@@ -71,7 +71,7 @@ class TestCreatingAKey:
         assert await ledger.keys.check(second.secret.get_secret_value()) == second.info
 
 
-class TestOwners:
+class TestOwnersOfKeys:
     async def test_a_key_owns_what_it_makes_unless_an_owner_is_given(self, ledger: Ledger) -> None:
         own = (await ledger.keys.create("shop", scopes=["submit"])).info
         shared = [
@@ -83,7 +83,7 @@ class TestOwners:
         assert [key.owner for key in shared] == ["web", "web"]
         assert all(key.owns("web") and not key.owns(own.id) for key in shared)
 
-    async def test_only_admin_may_use_what_has_no_owner(self, ledger: Ledger) -> None:
+    async def test_only_admins_may_use_what_has_no_owner(self, ledger: Ledger) -> None:
         plain = (await ledger.keys.create("shop", scopes=["submit", "work", "read"])).info
         admin = (await ledger.keys.create("boss", scopes=["admin"])).info
         assert not plain.owns("")
@@ -98,7 +98,7 @@ class TestOwners:
 
 
 class TestRotatingAKey:
-    async def test_gives_a_new_key_that_owns_the_same(
+    async def test_gives_a_new_key_with_the_same_owner(
         self, ledger: Ledger, manual_time: ManualTime
     ) -> None:
         until = manual_time.clock.now + days(90)
@@ -125,7 +125,7 @@ class TestRotatingAKey:
         assert await ledger.keys.check(old.secret.get_secret_value()) is None
         assert new.info.owner == "web"
 
-    async def test_never_lengthens_the_life_of_the_old_key(
+    async def test_never_extends_the_life_of_the_old_key(
         self, ledger: Ledger, manual_time: ManualTime
     ) -> None:
         until = manual_time.clock.now + hours(1)
@@ -134,7 +134,7 @@ class TestRotatingAKey:
         [kept, _] = await ledger.keys.list()
         assert kept.expires_at == until
 
-    async def test_refuses_a_key_that_has_ended_or_never_was(self, ledger: Ledger) -> None:
+    async def test_refuses_a_key_that_has_ended_or_does_not_exist(self, ledger: Ledger) -> None:
         old = await ledger.keys.create("shop", scopes=["submit"])
         await ledger.keys.revoke(old.info.id)
         with pytest.raises(KeyEnded):
@@ -188,7 +188,7 @@ class TestAKey:
             ({Scope.ADMIN}, set(Scope)),
         ],
     )
-    def test_may_do_what_its_scopes_say(self, scopes: set[Scope], may: set[Scope]) -> None:
+    def test_allows_what_its_scopes_say(self, scopes: set[Scope], may: set[Scope]) -> None:
         info = key(scopes=frozenset(scopes))
         assert {scope for scope in Scope if info.may(scope)} == may
 
@@ -207,15 +207,15 @@ class TestAKey:
             (("*-?-*",), ["a-b-c", "--x--"], ["a--b", "a-bb-c"]),
         ],
     )
-    def test_is_for_the_queues_that_its_patterns_match(
+    def test_covers_the_queues_that_its_patterns_match(
         self, queues: tuple[str, ...], covered: list[str], others: list[str]
     ) -> None:
         """That holds for admin too."""
         info = key(queues=queues)
         assert [queue for queue in covered + others if info.covers(queue)] == covered
 
-    def test_of_many_wildcards_is_matched_quickly(self) -> None:
-        """Also one that was made before the number of wildcards was limited: a search that tries
+    def test_with_many_wildcards_is_matched_quickly(self) -> None:
+        """This holds for a key from before the number of wildcards was limited: a search that tries
         every way to fill them would take years.
         """
         info = key(queues=("*-" * 31 + "x", "*-?" * 20 + "x"))
@@ -223,13 +223,13 @@ class TestAKey:
         assert not info.covers("-" * 2_000)
         assert not info.covers("-" * 63 + "y")
 
-    def test_is_for_no_queue_of_an_impossible_name(self) -> None:
-        """Unless it is for all: then who asks is told what is wrong with the name."""
+    def test_covers_no_queue_with_an_invalid_name(self) -> None:
+        """A key for all queues does: its caller then learns what is wrong with the name."""
         assert not key(queues=("a*",)).covers("a" * 65)
         assert key(queues=("*",)).covers("a" * 65)
 
     async def test_ends_at_its_time(self, ledger: Ledger, manual_time: ManualTime) -> None:
-        """Also while it is remembered."""
+        """This holds while it is cached, too."""
         until = manual_time.clock.now + seconds(2)
         info, secret = await ledger.keys.create("shop", scopes=["read"], expires_at=until)
         manual_time.advance(seconds(1.999))
@@ -273,13 +273,13 @@ class TestRevokingAKey:
 
 
 class TestEnsuringAKey:
-    async def test_makes_one_with_the_secret_that_was_chosen(self, ledger: Ledger) -> None:
+    async def test_makes_one_with_the_given_secret(self, ledger: Ledger) -> None:
         assert await ledger.keys.check(CHOSEN) is None
         info = await ledger.keys.ensure(CHOSEN, name="first")
         assert info.may(Scope.ADMIN)
         assert await ledger.keys.check(CHOSEN) == info
 
-    async def test_leaves_an_existing_one_as_it_is(
+    async def test_leaves_an_existing_one_unchanged(
         self, ledger: Ledger, manual_time: ManualTime
     ) -> None:
         first = await ledger.keys.ensure(CHOSEN, name="first", scopes=["read"])
@@ -294,7 +294,7 @@ class TestEnsuringAKey:
         assert len({info.id for info in made}) == 1
         assert len(await ledger.keys.list()) == 1
 
-    async def test_does_not_bring_back_a_revoked_one(self, ledger: Ledger) -> None:
+    async def test_does_not_restore_a_revoked_one(self, ledger: Ledger) -> None:
         info = await ledger.keys.ensure(CHOSEN, name="first")
         await ledger.keys.revoke(info.id)
         with pytest.raises(KeyEnded):
@@ -327,13 +327,13 @@ class TestEnsuringAKey:
     async def test_is_refused_for_a_secret_that_can_be_guessed(
         self, ledger: Ledger, secret: str
     ) -> None:
-        """Fewer than 128 random bits, as far as can be seen; the error names a command."""
+        """It has fewer than 128 random bits, as far as can be seen; the error names a command."""
         with pytest.raises(InvalidOption, match="`openssl ") as refusal:
             await ledger.keys.ensure(secret, name="first")
         assert secret not in str(refusal.value)
         assert await ledger.keys.list() == []
 
-    def test_takes_every_secret_of_128_random_bits(self) -> None:
+    def test_accepts_every_secret_of_128_random_bits(self) -> None:
         chance = Random(128)
         for _ in range(3_000):
             bits = chance.randbytes(16)
@@ -341,12 +341,12 @@ class TestEnsuringAKey:
             for secret in (bits.hex(), text, str(UUID(bytes=bits, version=4))):
                 assert checked_secret(secret) == secret
 
-    def test_takes_random_text_that_happens_to_have_no_capital(self) -> None:
+    def test_accepts_random_text_without_capitals(self) -> None:
         assert checked_secret("k3v9-x2m7q0w_z8r5t1y6b")
 
 
 class TestAKeyByItsId:
-    """As credentials name it that the key has issued."""
+    """Credentials name the key that has issued them by its id."""
 
     async def test_is_found_until_it_is_revoked(self, ledger: Ledger) -> None:
         made = await ledger.keys.create("a", scopes=["submit"])
@@ -355,5 +355,5 @@ class TestAKeyByItsId:
         await ledger.keys.revoke(made.info.id)
         assert await ledger.keys.check_id(made.info.id) is None
 
-    async def test_that_there_is_not_is_none(self, ledger: Ledger) -> None:
+    async def test_that_does_not_exist_is_none(self, ledger: Ledger) -> None:
         assert await ledger.keys.check_id("aaaaaaaaaa") is None

@@ -1,6 +1,6 @@
-"""I24: the order in which one producer's records are committed is the order of their lane.
+"""I24: records of one producer run in their lane in the order in which they were committed.
 
-Whatever happens on the way to Redis: the row decides whose turn it is, not who was queued first.
+Whatever happens on the way to Redis: the row decides whose turn it is, not the order of queuing.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ End = Callable[[Lease], Settlement]
 
 @pytest.fixture
 def relay(ledger: Ledger, engine: Engine) -> Relay:
-    """A relay that looks when the test says so, and brings what is made until then."""
+    """A relay that polls when the test asks it to, and enqueues what is made until then."""
     relay = ledger.jobs.relay = Relay(ledger, engine, log=Log())
     return relay
 
@@ -41,14 +41,14 @@ async def make(ledger: Ledger, id: str, lane: str = "anna") -> None:
 
 
 class RecordWorker:
-    """A worker that takes what Redis gives it and asks the row, as every worker does."""
+    """A worker that claims from Redis and asks the row, as every worker does."""
 
     def __init__(self, ledger: Ledger, engine: Engine) -> None:
         self._engine, self._recorder = engine, LedgerRecorder(ledger.jobs)
         self.began: list[str] = []
 
     async def work(self, end: End = Complete) -> None:
-        """Run what there is now, each to its end."""
+        """Runs the ready jobs, each to its end."""
         for lease in await self._engine.claim(CHAT, worker="w", lease=seconds(30), count=20):
             begun = await self._recorder.begin(lease)
             if isinstance(begun, Lease):
@@ -60,7 +60,7 @@ class RecordWorker:
     async def work_until(
         self, count: int, look: Callable[[], Awaitable[object]] | None = None
     ) -> list[str]:
-        """Which have begun, in order, once that are so many."""
+        """The records that have begun, in order, once there are so many."""
 
         async def enough() -> bool:
             if look is not None:
@@ -75,7 +75,7 @@ class RecordWorker:
 async def test_a_rolled_back_savepoint_does_not_change_the_order(
     ledger: Ledger, engine: Engine, url: str
 ) -> None:
-    """The transaction around it commits: what was made there comes before what is made then."""
+    """The transaction around it commits: what was made before comes before what is made after."""
     driver = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
     scheme, _, rest = url.partition("://")
     theirs = create_async_engine(f"{driver[scheme]}://{rest}")
@@ -94,7 +94,7 @@ async def test_a_rolled_back_savepoint_does_not_change_the_order(
 async def test_a_record_that_was_not_queued_comes_before_later_ones_that_were(
     ledger: Ledger, engine: Engine, relay: Relay
 ) -> None:
-    """Whoever made the first died before Redis heard of it."""
+    """The maker of the first died before it was enqueued in Redis."""
     ledger.jobs.relay = None
     await make(ledger, "first")
     await make(ledger, "other", lane="ben")
@@ -108,7 +108,7 @@ async def test_a_record_that_was_not_queued_comes_before_later_ones_that_were(
 async def test_records_that_redis_lost_come_before_later_ones(
     ledger: Ledger, engine: Engine, relay: Relay, server: EmbeddedServer
 ) -> None:
-    """The new one is queued before anybody has seen that the store is empty."""
+    """The new one is queued before any process has noticed that Redis is empty."""
     for id in ("first", "second"):
         await make(ledger, id)
     await relay.look()
@@ -136,10 +136,10 @@ async def test_a_running_record_keeps_its_lane_when_redis_forgets_it(
     assert await worker.work_until(1, relay.look) == ["second"]
 
 
-async def test_a_head_that_failed_keeps_its_lane_when_redis_forgets_it(
+async def test_a_failed_head_keeps_its_lane_when_redis_forgets_it(
     ledger: Ledger, engine: Engine, relay: Relay, server: EmbeddedServer
 ) -> None:
-    """Its lane blocks: it waits while the head retries."""
+    """The policy of its lane is `block`: the lane waits while the head retries."""
     await make(ledger, "first")
     worker = RecordWorker(ledger, engine)
     await worker.work(lambda lease: Fail(lease, "no", seconds(0.5)))
@@ -174,7 +174,7 @@ async def test_a_retried_record_has_its_old_place(
 
 
 async def test_the_order_is_kept_through_an_outage_of_redis(ledger: Ledger) -> None:
-    """Made before, while it is away, while it comes back, and after."""
+    """Records are made before, while Redis is away, while it comes back, and after."""
     with EmbeddedServer() as server:
         async with (
             Engine(server.url, limits=SHORT) as engine,
@@ -190,10 +190,12 @@ async def test_the_order_is_kept_through_an_outage_of_redis(ledger: Ledger) -> N
             assert await RecordWorker(ledger, engine).work_until(60) == ids
 
 
-async def test_each_of_several_producers_has_its_order(
+async def test_each_of_several_producers_keeps_its_order(
     ledger: Ledger, engine: Engine, url: str, server: EmbeddedServer
 ) -> None:
-    """Three processes' worth of them share lanes; some nudges are lost, and once the store is."""
+    """The records of three processes share lanes; some are not enqueued at once, and once Redis
+    loses everything.
+    """
     chance = random.Random(7)
 
     async def produce(name: str) -> None:
@@ -211,7 +213,7 @@ async def test_each_of_several_producers_has_its_order(
     async with ledger.relayed(engine, log=Log(), look_every=SOON):
         working = asyncio.create_task(worker.work_until(60))
         await asyncio.gather(*map(produce, "abc"))
-        # Nobody waits for the two seconds in which a maker brings its own.
+        # No test waits for the two seconds in which a maker enqueues its own records.
         due = text("UPDATE towpath_jobs SET relay_at = 1 WHERE relay_at IS NOT NULL")
         await ledger.write(lambda connection: connection.execute(due))
         began = await working

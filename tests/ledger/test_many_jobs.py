@@ -1,4 +1,4 @@
-"""Many jobs of a queue are counted, cancelled and deleted, with a record and without one."""
+"""Many jobs of a queue are counted, cancelled and purged, with a record and without one."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ class Step(Protocol):
 
 
 async def walk(step: Step, wanted: JobFilter, size: int = 2) -> dict[State, int]:
-    """Every step, of a few jobs each."""
+    """Runs every step, each with a few jobs."""
     found: Counter[State] = Counter()
     after: str | None = None
     while True:
@@ -92,8 +92,8 @@ async def filled(jobs: AllJobs, submit: Submit, engine: Engine) -> AllJobs:
     return jobs
 
 
-class TestCounting:
-    async def test_goes_by_state_handler_lane_and_age(self, filled: AllJobs) -> None:
+class TestCountingJobs:
+    async def test_filters_by_state_handler_lane_and_age(self, filled: AllJobs) -> None:
         now = instant(wall_ms())
         wanted = {
             JobFilter(states=(State.READY,)): 7,
@@ -114,7 +114,7 @@ class TestCounting:
                 await filled.count_matching(REVIEWS, JobFilter(states=(State.READY,)), after=after)
 
 
-class TestCancelling:
+class TestCancellingJobs:
     async def test_ends_those_that_match_and_no_others(self, filled: AllJobs) -> None:
         mails = JobFilter(states=OPEN, handler="mail")
         assert await walk(filled.cancel_matching, mails) == {State.READY: 2}
@@ -123,8 +123,8 @@ class TestCancelling:
         assert left == {State.WAITING: 1, State.DELAYED: 3, State.READY: 4}
         assert await walk(filled.count_matching, JobFilter(states=ENDED)) == {State.CANCELLED: 4}
 
-    async def test_of_all_leaves_none_open(self, filled: AllJobs, engine: Engine) -> None:
-        """Also the jobs behind the heads of lanes, which would come forward one by one."""
+    async def test_without_a_filter_leaves_none_open(self, filled: AllJobs, engine: Engine) -> None:
+        """This includes jobs behind the heads of lanes, which would become heads one by one."""
         assert sum((await walk(filled.cancel_matching, JobFilter(states=OPEN))).values()) == 12
 
         async def none_open() -> bool:
@@ -145,16 +145,18 @@ class TestCancelling:
             await jobs.cancel_matching(REVIEWS, JobFilter(states=(State.DEAD,)))
 
 
-class TestPurging:
-    async def test_deletes_everything_but_what_runs(self, filled: AllJobs, engine: Engine) -> None:
+class TestPurgingAQueue:
+    async def test_deletes_everything_but_running_jobs(
+        self, filled: AllJobs, engine: Engine
+    ) -> None:
         await filled.cancel_matching(REVIEWS, JobFilter(states=(State.DELAYED,)))
         [lease] = await engine.claim(REVIEWS, worker="w", lease=minutes(5))
         await walk(filled.purge, JobFilter(states=PURGED))
         left = await walk(filled.count_matching, JobFilter(states=(*OPEN, *ENDED)))
-        assert set(left) <= {State.LEASED, State.READY}  # a row that runs is ready until it began
+        assert set(left) <= {State.LEASED, State.READY}  # a running row is ready until it began
         assert lease.id
 
-    async def test_goes_by_its_filter(self, filled: AllJobs) -> None:
+    async def test_respects_its_filter(self, filled: AllJobs) -> None:
         await walk(filled.cancel_matching, OF_ANN)
         assert await walk(filled.purge, JobFilter(states=ENDED)) == {State.CANCELLED: 2}
         mails = JobFilter(states=PURGED, handler="mail")
@@ -167,7 +169,7 @@ class TestPurging:
             await jobs.purge(REVIEWS, JobFilter(states=(State.LEASED,)))
 
 
-class TestDeletingAQueue:
+class TestDeletingAQueueWithRecords:
     async def test_works_once_it_is_purged(self, filled: AllJobs, engine: Engine) -> None:
         with pytest.raises(QueueNotEmpty) as refused:
             await filled.delete_queue(REVIEWS)
@@ -178,10 +180,10 @@ class TestDeletingAQueue:
         with pytest.raises(QueueNotFound):
             await filled.delete_queue(REVIEWS)
 
-    async def test_with_records_under_other_names_in_redis_works(
+    async def test_works_with_records_that_have_other_ids_in_redis(
         self, jobs: AllJobs, ledger: Ledger, engine: Engine
     ) -> None:
-        """What Redis still has under an old id of a record is nobody's."""
+        """Jobs that Redis still has under an old id of a record belong to no record."""
         await ledger.jobs.submit(REVIEWS, b"1", id="a", delay=hours(1))
         await ledger.jobs.move(REVIEWS, "a", delay=hours(2))
         await ledger.jobs.cancel(REVIEWS, "a")
@@ -209,7 +211,7 @@ class TestDeletingAQueue:
         async def find_ledger() -> Ledger:
             return ledger
 
-        jobs = AllJobs(engine, find_ledger)  # nobody brings the record to Redis
+        jobs = AllJobs(engine, find_ledger)  # no relay enqueues the record in Redis
         await ledger.jobs.submit(REVIEWS, b"1", id="a")
         with pytest.raises(QueueNotEmpty) as refused:
             await jobs.delete_queue(REVIEWS)
@@ -221,7 +223,7 @@ class TestDeletingAQueue:
 async def test_a_purge_that_was_interrupted_is_finished_by_the_next(
     jobs: AllJobs, ledger: Ledger, server: EmbeddedServer
 ) -> None:
-    """Redis ends and forgets everything; the rows are there, and are queued again."""
+    """Redis ends and forgets everything; the rows exist, and are queued again."""
     for n in range(5):
         await ledger.jobs.submit(REVIEWS, b"1", id=f"r-{n}", delay=hours(1))
     server.stop()
@@ -230,7 +232,7 @@ async def test_a_purge_that_was_interrupted_is_finished_by_the_next(
     server.start()
 
     async def purged() -> bool:
-        with suppress(ServerUnreachable, QueueNotFound):  # Redis may know nothing of the queue
+        with suppress(ServerUnreachable, QueueNotFound):  # Redis may not know the queue
             await walk(jobs.purge, JobFilter(states=PURGED))
         return not sum((await ledger.jobs.counts(REVIEWS)).values())
 
@@ -253,7 +255,7 @@ async def test_a_process_without_the_database_changes_no_record(
     assert await walk(jobs.count_matching, JobFilter(states=OPEN)) == {State.DELAYED: 1}
 
 
-async def test_a_queue_that_is_not_there_is_named_with_the_one_that_was_meant(
+async def test_an_unknown_queue_is_reported_with_a_similar_one(
     engine: Engine,
 ) -> None:
     await engine.submit("mails", b"")

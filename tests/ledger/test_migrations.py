@@ -1,4 +1,4 @@
-"""The schema: made by migrations, the same everywhere, refused where it does not fit."""
+"""The schema is made by migrations, the same everywhere, and refused where it does not fit."""
 
 import asyncio
 import subprocess
@@ -33,7 +33,7 @@ asyncio.run(main())
 
 class TestMigrating:
     async def test_makes_the_schema_that_the_code_describes(self, ledger: Ledger) -> None:
-        """No drift: what the migrations make is what `schema.py` says."""
+        """The migrations make exactly what `schema.py` declares."""
 
         assert await ledger.drift() == []
 
@@ -68,8 +68,8 @@ class TestMigrating:
             done = await asyncio.gather(one.migrate(), other.migrate(), one.migrate())
         assert sorted(str(migration.before) for [migration] in done) == [SCHEMA, SCHEMA, "None"]
 
-    async def test_leaves_nothing_behind_where_a_step_fails(self, url: str) -> None:
-        """A table of the same name is in the way of the first step."""
+    async def test_that_fails_at_a_step_leaves_nothing_behind(self, url: str) -> None:
+        """A table with the name of one in the first step exists already."""
         async with Ledger(url) as ledger:
             await ledger.migrate()
             await ledger.write(
@@ -85,7 +85,7 @@ class TestMigrating:
             assert sorted(await ledger.read(tables)) == sorted(metadata.tables)
 
     async def test_touches_only_tables_that_begin_with_towpath(self, ledger: Ledger) -> None:
-        """They may live beside the user's own."""
+        """They may be in one database with the user's own tables."""
         names = await ledger.read(lambda connection: inspect(connection).get_table_names())
         assert names
         assert [name for name in names if not name.startswith("towpath_")] == []
@@ -145,7 +145,9 @@ async def _pretend(ledger: Ledger, version: str) -> None:
 
 
 async def test_a_database_has_an_id_of_its_own(url: str, file_url: str, ledger: Ledger) -> None:
-    """The same for everybody who uses it, after each migration, and another in another database."""
+    """It is the same for every user of the database and after each migration, and another in
+    another database.
+    """
     async with Ledger(url) as again, Ledger(f"{file_url}-other") as other:
         own = await ledger.identity()
         assert own
@@ -156,7 +158,7 @@ async def test_a_database_has_an_id_of_its_own(url: str, file_url: str, ledger: 
 
 
 async def test_a_migration_may_compute_for_minutes_between_two_statements(server_url: str) -> None:
-    """PostgreSQL ends the session of anybody else who is idle in a transaction for 10 s."""
+    """PostgreSQL ends any other session that is idle in a transaction for 10 s."""
     store = PostgresStore(server_url, limit=seconds(30))
     setting = text("SELECT setting FROM pg_settings WHERE name = :name")
     name = {"name": "idle_in_transaction_session_timeout"}

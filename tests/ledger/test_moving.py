@@ -1,4 +1,4 @@
-"""Records that are moved and set: the row decides, whether Redis has heard of it or not."""
+"""Records that are moved and set: the row decides, even if Redis has not learned of it."""
 
 import asyncio
 from datetime import datetime
@@ -30,13 +30,13 @@ from towpath.telemetry.logs import Log
 
 @pytest.fixture
 def relay(ledger: Ledger, engine: Engine) -> Relay:
-    """A relay that looks when the test says so."""
+    """A relay that polls when the test asks it to."""
     return Relay(ledger, engine, log=Log())
 
 
 @pytest.fixture
 def queued_at_once(ledger: Ledger, relay: Relay) -> None:
-    """Whoever changes a record tells Redis of it at once."""
+    """Changes of a record are enqueued in Redis at once."""
     ledger.jobs.relay = relay
 
 
@@ -111,7 +111,7 @@ class TestMovingARecord:
     async def test_at_the_head_of_a_lane_holds_the_lane(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
-        """Whatever order Redis has them in: rows say whose turn it is."""
+        """Rows decide whose turn it is, whatever order Redis has."""
         for id in "abc":
             await made(ledger, id, lane="x")
         await ledger.jobs.move(REVIEWS, "a", delay=seconds(3))
@@ -163,7 +163,7 @@ class TestMovingARecord:
         with pytest.raises(InvalidOption):
             await ledger.jobs.move(REVIEWS, "a", **when)
 
-    async def test_at_the_same_time_leaves_one_of_the_times(self, ledger: Ledger) -> None:
+    async def test_twice_at_the_same_time_keeps_one_of_the_times(self, ledger: Ledger) -> None:
         await made(ledger, delay=hours(9))
         waits = [hours(n) for n in range(1, 6)]
         moved = await asyncio.gather(
@@ -175,7 +175,9 @@ class TestMovingARecord:
 
 
 class TestAMoveThatDidNotReachRedis:
-    """Killed, away or frozen when the record was moved: the row has the time all the same."""
+    """Redis was killed, away or frozen when the record was moved: the row has the time all the
+    same.
+    """
 
     async def test_begins_no_attempt_at_a_claim_before_the_time(
         self, ledger: Ledger, engine: Engine, relay: Relay
@@ -205,15 +207,15 @@ class TestAMoveThatDidNotReachRedis:
         assert record.started_at >= record.due_at
         assert await claim(engine) == []
 
-    async def test_forward_takes_effect_when_the_relay_looks(
+    async def test_to_an_earlier_time_takes_effect_when_the_relay_polls(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
         await moved_forward_runs(ledger, engine, relay)
 
-    async def test_a_time_that_only_redis_has_is_undone(
+    async def test_is_undone_if_only_redis_has_the_new_time(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
-        """Redis has lost what it was told last."""
+        """Redis has lost the last change."""
         await early_goes_back(ledger, engine, relay)
 
     @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ class TestAMoveThatDidNotReachRedis:
         [(MOVED_IN_VAIN, "moved_forward_runs"), (BEGUN_EARLY, "early_goes_back")],
         ids=str,
     )
-    async def test_a_planted_fault_is_found(
+    async def test_with_a_planted_fault_is_found(
         self, ledger: Ledger, engine: Engine, relay: Relay, fault: PlantedFault, promise: str
     ) -> None:
         with planted(fault), pytest.raises((AssertionError, ValueError)):
@@ -322,7 +324,7 @@ class TestSettingARecord:
         assert refusal.value.state == "running"
         await settle(ledger, engine, lease, Complete(lease))
 
-    async def test_needs_an_id_and_takes_no_subject(self, ledger: Ledger) -> None:
+    async def test_needs_an_id_and_accepts_no_subject(self, ledger: Ledger) -> None:
         with pytest.raises(InvalidOption) as refusal:
             await ledger.jobs.set(REVIEWS, b"2")
         assert (refusal.value.option, refusal.value.value) == ("id", None)
@@ -332,7 +334,7 @@ class TestSettingARecord:
         with pytest.raises(InvalidName):
             await ledger.jobs.set(REVIEWS, b"2", id="a~7")
 
-    async def test_at_the_same_time_leaves_one_record(self, ledger: Ledger) -> None:
+    async def test_twice_at_the_same_time_leaves_one_record(self, ledger: Ledger) -> None:
         payloads = [b"%d" % n for n in range(5)]
         for turn in range(amount(20, thoroughly=300)):
             id = f"a-{turn}"
@@ -345,7 +347,7 @@ class TestSettingARecord:
     async def test_while_it_is_claimed_lets_the_old_one_end(
         self, ledger: Ledger, engine: Engine
     ) -> None:
-        """Claimed, but not begun: the row had it wait."""
+        """It is claimed, but the attempt has not begun: the row has it waiting."""
         await made(ledger)
         [old] = await claim(engine, HANGS)
         await ledger.jobs.set(REVIEWS, b"2", id="a")
@@ -357,7 +359,7 @@ class TestSettingARecord:
 async def test_a_worker_runs_a_record_that_was_moved_while_redis_was_away(
     url: str, ledger: Ledger
 ) -> None:
-    """The server dies with all it had."""
+    """Redis dies with all its data."""
     ran: list[int] = []
     with EmbeddedServer() as server:
         async with Towpath(server.url, ledger=url) as app:

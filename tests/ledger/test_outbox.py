@@ -1,4 +1,4 @@
-"""The outbox: events are there if, and only if, the change that they tell of is."""
+"""The outbox: events are stored if, and only if, their change is."""
 
 import json
 from typing import Any
@@ -35,7 +35,7 @@ class TestPuttingEvents:
         await put(ledger, an_event("a", 1), an_event("b", 1))
         assert await pending(ledger) == 2
 
-    async def test_writes_nothing_where_the_change_is_rolled_back(self, ledger: Ledger) -> None:
+    async def test_writes_nothing_if_the_change_is_rolled_back(self, ledger: Ledger) -> None:
         def change(connection: Connection) -> None:
             ledger.outbox.put(connection, [an_event("a", 1)])
             raise _Undo
@@ -62,7 +62,7 @@ class TestPuttingEvents:
             assert await ledger.outbox.counts() == {}
 
     @pytest.mark.parametrize("sinks", [["Events"], ["a", "a"], "events", [""]])
-    def test_is_for_sinks_with_a_name_of_their_own(self, sinks: list[str]) -> None:
+    def test_is_only_for_sinks_with_names_of_their_own(self, sinks: list[str]) -> None:
         with pytest.raises((InvalidName, InvalidOption)):
             Ledger("sqlite:///never.db", sinks=sinks)
 
@@ -100,7 +100,9 @@ class TestAnEvent:
             {"source": ""}, {"at": -1}, {"at": 10**18}, {"data": "{}"},
         ],
     )  # fmt: skip
-    def test_is_refused_where_it_is_made(self, wrong: dict[str, object]) -> None:
+    def test_with_invalid_fields_is_refused_where_it_is_made(
+        self, wrong: dict[str, object]
+    ) -> None:
         whole = {"type": "a.b", "key": "k", "data": b"{}"}
         with pytest.raises((InvalidName, InvalidOption)):
             NewEvent(**whole | wrong)  # pyright: ignore[reportArgumentType] -- wrong on purpose
@@ -108,7 +110,7 @@ class TestAnEvent:
     @pytest.mark.parametrize(
         "data", [b"", b"{", b"NaN", b"\xff", b"{} {}", b'"\xc3"', b"[" * 100_000]
     )
-    def test_has_data_that_is_json(self, data: bytes) -> None:
+    def test_has_data_that_json_can_encode(self, data: bytes) -> None:
         with pytest.raises(PayloadInvalid):
             NewEvent(type="a", key="k", data=data)
 
@@ -168,7 +170,7 @@ class TestRefusedEvents:
         assert await ledger.outbox.resend_all("events") == 2
         assert await pending(ledger) == 2
 
-    async def test_go_before_what_was_put_later(self, ledger: Ledger) -> None:
+    async def test_are_sent_before_later_ones(self, ledger: Ledger) -> None:
         await put(ledger, an_event("a", 3))
         await ledger.outbox.resend_all("events")
         sink = MemorySink()
@@ -184,7 +186,7 @@ class TestRefusedEvents:
 
 
 async def test_a_row_with_an_invalid_value_is_refused_and_stops_no_other(file_url: str) -> None:
-    """SQLite keeps whatever is written into a column."""
+    """SQLite stores any value in a column."""
     async with Ledger(file_url, sinks=["events"]) as ledger:
         await ledger.migrate()
         await put(ledger, an_event("a", 1), an_event("a", 2))

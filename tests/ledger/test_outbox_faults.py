@@ -35,8 +35,10 @@ async def somebodys_connection(url: str) -> AsyncGenerator[AsyncConnection]:
 
 
 class TestATransactionThatCommitsLate:
-    async def test_is_not_skipped(self, server_url: str) -> None:
-        """Its rows come before others that were sent already: nothing goes by the last number."""
+    async def test_has_its_events_sent(self, server_url: str) -> None:
+        """Its rows come before others that were sent already: the courier does not go by the last
+        number.
+        """
         sink = MemorySink()
         async with (
             Ledger(server_url, sinks=["events"]) as ledger,
@@ -54,7 +56,7 @@ class TestATransactionThatCommitsLate:
                 await all_gone(ledger)
         assert sink.ids == ["other/1", "early/1"]
 
-    async def test_sends_nothing_where_it_is_rolled_back(self, server_url: str) -> None:
+    async def test_sends_nothing_if_it_is_rolled_back(self, server_url: str) -> None:
         sink = MemorySink()
         async with (
             Ledger(server_url, sinks=["events"]) as ledger,
@@ -73,7 +75,7 @@ class TestATransactionThatCommitsLate:
 
 class TestACourierThatComesTooLate:
     async def test_deletes_no_row_but_its_own(self, url: str) -> None:
-        """While it was at it another one sent the same event, and a new one was put."""
+        """Meanwhile another courier sent the same event, and a new one was stored."""
         gate = HeldSink()
         async with Ledger(url, sinks=["events"]) as ledger:
             await ledger.migrate()
@@ -93,7 +95,7 @@ class TestADatabaseThatGoesAway:
     async def test_is_waited_for(
         self, own_postgres: PostgresServer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Said once. What was under way may be sent again, in order."""
+        """It is logged once. Events under way may be sent again, in order."""
         sink = MemorySink()
         url = own_postgres.new_database("jobs")
         with caplog.at_level(logging.INFO, "towpath"):

@@ -1,4 +1,6 @@
-"""On SQLite a change is decided without the write lock: what others wrote meanwhile counts."""
+"""On SQLite a change is decided without the write lock: changes by others meanwhile are
+respected.
+"""
 
 import asyncio
 import threading
@@ -53,7 +55,7 @@ def held_up() -> Generator[tuple[threading.Event, threading.Event]]:
 
 
 async def overtaken(change: Awaitable[Any], by: Callable[[], Awaitable[Any]]) -> Any:
-    """What comes of *change* if something else happens after it was decided."""
+    """The result of *change* if something else happens after it was decided."""
     with held_up() as (decided, go_on):
         task = asyncio.ensure_future(change)
         assert await asyncio.to_thread(decided.wait, 30)
@@ -127,8 +129,8 @@ async def test_one_of_two_concurrent_submits_creates_the_record(
     assert (await ledger.jobs.counts(REVIEWS))[RecordState.PENDING] == 1
 
 
-async def test_a_planted_fault_is_found(ledger: Ledger, other: Ledger) -> None:
-    """Nobody compares what was decided with the row."""
+async def test_a_planted_fault_in_the_comparison_is_found(ledger: Ledger, other: Ledger) -> None:
+    """The decision is not compared with the row."""
     fault = PlantedFault("not compared", "attempts", "rewrite", "raise Overtaken", "pass")
     with planted(fault), pytest.raises(AssertionError):
         await test_an_attempt_that_lost_its_record_does_not_end_it(ledger, other)

@@ -1,4 +1,4 @@
-"""I26: what runs by itself reads no more where there is much history. The plans tell."""
+"""I26: background work reads no more when there is much history. The query plans show it."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -49,7 +49,7 @@ _LOGINS = {
 
 
 def fill(connection: Connection) -> None:
-    """A table full of what has ended, of events that nobody took, and of logins of others."""
+    """A table full of ended records, refused events, and other logins."""
     postgres = connection.dialect.name == "postgresql"
     words = {
         "false": "false" if postgres else "0",
@@ -69,10 +69,10 @@ def fill(connection: Connection) -> None:
 
 @pytest.fixture
 async def ledger(ledger: Ledger, url: str, request: pytest.FixtureRequest) -> AsyncIterator[Ledger]:
-    """The same with a history, and a sink."""
+    """A ledger with that history, and a sink."""
     await ledger.write(fill)
     if url.startswith("postgresql"):
-        # As it does by itself, a little later.
+        # as the database does by itself, a little later
         request.getfixturevalue("running_postgres").tell("prepared", "VACUUM ANALYZE")
     async with Ledger(url, sinks=["shelf"]) as aged:
         yield aged
@@ -80,7 +80,7 @@ async def ledger(ledger: Ledger, url: str, request: pytest.FixtureRequest) -> As
 
 @pytest.fixture
 def sent_statements() -> Iterator[dict[str, Any]]:
-    """Every statement that is sent, with parameters that it was sent with."""
+    """Every statement that is sent, with its parameters."""
     statements: dict[str, Any] = {}
 
     def note(*told: Any) -> None:
@@ -95,7 +95,7 @@ def sent_statements() -> Iterator[dict[str, Any]]:
 
 
 async def everything_by_itself(ledger: Ledger, engine: Engine, server: EmbeddedServer) -> None:
-    """What relays, workers and couriers do."""
+    """The background work of relays, workers and couriers."""
     relay = ledger.jobs.relay = Relay(ledger, engine, log=Log())
     await relay.look()
     for id in ("a", "b", "c"):
@@ -147,9 +147,9 @@ def wrong_steps_of_sqlite(connection: Connection, words: str, parameters: Any) -
 
 
 def wrong_steps_of_postgres(connection: Connection, words: str, parameters: Any) -> list[str]:
-    """What it reads really: an index may be used, and read to its end.
+    """The steps that read too much: an index may be used, and read to its end.
 
-    That is what a count for people does, and only that. One that is made by itself has an end.
+    Only a count for people may do that. A count in the background has a limit.
     """
     most = COUNTED_MOST if "count(" in words else MANY
     most = HISTORY + MANY if is_for_people(words) else most
@@ -201,7 +201,7 @@ async def test_no_statement_reads_the_history(
     wrong_steps = wrong_steps_of_postgres if postgres else wrong_steps_of_sqlite
 
     def look(connection: Connection) -> dict[str, list[str]]:
-        # On an empty table any plan is as good as another; here it has its history.
+        # On an empty table any plan is as good as another; this one has its history.
         return {
             statement: wrong_steps(connection, statement, values)
             for statement, values in words.items()

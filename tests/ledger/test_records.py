@@ -1,4 +1,4 @@
-"""Records: jobs whose truth is a row. Made once per id; of one subject the latest counts."""
+"""Records: jobs whose truth is a row. One per id; of one subject the latest counts."""
 
 import asyncio
 from datetime import timedelta
@@ -162,7 +162,7 @@ class TestARecordOfAnOwner:
         with pytest.raises(RecordEnded):
             await ledger.jobs.cancel(REVIEWS, "a", for_owner="shop")
 
-    async def test_whose_options_can_not_be_read_has_no_owner(self, ledger: Ledger) -> None:
+    async def test_whose_options_cannot_be_read_has_no_owner(self, ledger: Ledger) -> None:
         await made(ledger, "a", owner="shop", subject="pr-7")
         spoil = text("UPDATE towpath_jobs SET options = '{\"owner\": 7'")
         await ledger.decide(lambda _: lambda writer: writer.execute(spoil))
@@ -172,7 +172,7 @@ class TestARecordOfAnOwner:
         newer = await ledger.jobs.submit(REVIEWS, b"", id="b", owner="shop", subject="pr-7")
         assert newer.superseded == ()
 
-    async def test_is_superseded_by_its_owner_s_only(self, ledger: Ledger) -> None:
+    async def test_is_superseded_only_by_one_of_its_owner(self, ledger: Ledger) -> None:
         await made(ledger, "first", owner="shop", subject="pr-7", version=1)
         await made(ledger, "plain", subject="pr-7", version=1)
         other = await ledger.jobs.submit(
@@ -187,7 +187,7 @@ class TestARecordOfAnOwner:
         assert late.state is RecordState.SUPERSEDED
         assert await waiting(ledger) == {"plain", "other", "last"}
 
-    async def test_submitted_beside_those_of_others_supersedes_its_owner_s_only(
+    async def test_beside_those_of_other_owners_supersedes_only_its_owners(
         self, ledger: Ledger
     ) -> None:
         answers = await asyncio.gather(
@@ -210,7 +210,7 @@ class TestARecordOfAnOwner:
         ]
         assert [record.id for record in records] == ["r0", "r1", "r0", "r1"]
 
-    async def test_waits_however_many_others_request(self, ledger: Ledger) -> None:
+    async def test_waits_however_many_other_owners_submit(self, ledger: Ledger) -> None:
         await made(ledger, "old", owner="shop", subject="s")
         for n in range(LOOKED_BACK + 2):
             await made(ledger, f"r{n}", owner="bot", subject="s")
@@ -219,7 +219,7 @@ class TestARecordOfAnOwner:
         assert newer.superseded == ("old",)
         assert await waiting(ledger) == {"new", f"r{LOOKED_BACK + 1}"}
 
-    async def test_that_was_superseded_does_not_come_back_by_another_owner_s(
+    async def test_that_was_superseded_does_not_come_back_by_another_owners_record(
         self, ledger: Ledger
     ) -> None:
         await made(ledger, "old", owner="shop", subject="pr-7")
@@ -246,13 +246,13 @@ async def waiting(ledger: Ledger) -> set[str]:
 
 
 class TestTheLatestOfASubject:
-    async def test_is_the_last_submitted_where_none_has_a_version(self, ledger: Ledger) -> None:
+    async def test_is_the_last_submitted_if_none_has_a_version(self, ledger: Ledger) -> None:
         await made(ledger, "b", subject="pr-7")
         last = await ledger.jobs.submit(REVIEWS, b"", id="a", subject="pr-7")
         assert last.superseded == ("b",)
 
-    async def test_is_looked_for_among_the_last_ones_only(self, ledger: Ledger) -> None:
-        """The cost stays the same with any history (I26)."""
+    async def test_is_searched_among_the_last_ones_only(self, ledger: Ledger) -> None:
+        """The cost is the same with any history (I26)."""
         for n in range(LOOKED_BACK + 5):
             await made(ledger, f"r{n}", subject="s", revision=f"c{n}", follows=f"c{n - 1}")
         records = (await ledger.jobs.list(REVIEWS, state=RecordState.PENDING)).records
@@ -318,7 +318,7 @@ class TestCancellingARecord:
 
 
 class TestRetryingARecord:
-    async def test_that_is_dead_gives_it_new_attempts_under_another_name(
+    async def test_that_is_dead_gives_it_new_attempts_under_another_id(
         self, ledger: Ledger
     ) -> None:
         mine = lease(await made(ledger), 10)
@@ -328,7 +328,7 @@ class TestRetryingARecord:
         assert (again.id, again.job, again.attempts) == ("a", "a~2", 0)
         assert again.state is RecordState.PENDING
         assert (await ledger.jobs.begin(lease(again, 11))).attempt == 1
-        # The old name is nobody's any more: whoever still has it has nothing to do.
+        # The old id belongs to no record any more: a worker that still has it has nothing to do.
         assert (await ledger.jobs.begin(mine)).standing is Standing.ENDED
 
     async def test_that_is_pending_is_refused(self, ledger: Ledger) -> None:
@@ -355,12 +355,12 @@ class TestListingRecords:
         one = await ledger.jobs.list(REVIEWS, subject="github:o/r#0")
         assert [record.id for record in one.records] == ["r4", "r2", "r0"]
 
-    async def test_after_an_invalid_mark_is_refused(self, ledger: Ledger) -> None:
+    async def test_after_an_invalid_cursor_is_refused(self, ledger: Ledger) -> None:
         with pytest.raises(InvalidOption) as refusal:
             await ledger.jobs.list(REVIEWS, after="nonsense!")
         assert (refusal.value.option, refusal.value.value) == ("after", "nonsense!")
 
-    async def test_after_a_trim_shows_no_old_ones_that_ended(self, ledger: Ledger) -> None:
+    async def test_after_a_trim_shows_no_old_ended_ones(self, ledger: Ledger) -> None:
         await made(ledger, "open")
         await made(ledger, "gone")
         await ledger.jobs.cancel(REVIEWS, "gone")
@@ -381,7 +381,7 @@ class TestEventsOfRecords:
                 words = {"a": Complete(mine), "b": Bury(mine, "no"), "c": Fail(mine, "no")}
                 said = words[id]
                 await ledger.jobs.end(Ending(mine, said, cancelled=False))
-                # Told again after a lost answer, there is still one event.
+                # Ended again after a lost answer: there is still one event.
                 await ledger.jobs.end(Ending(mine, said, cancelled=False))
             await made(ledger, "d")
             await ledger.jobs.cancel(REVIEWS, "d")

@@ -1,4 +1,6 @@
-"""Records that come again: sent twice, by two at once, retried, or while Redis has lost them."""
+"""Records that come again: submitted twice, by two at once, retried, or while Redis has lost
+them.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +24,7 @@ from towpath.telemetry.logs import Log
 
 
 async def failed_once(ledger: Ledger, engine: Engine, **options: Unpack[RecordOptions]) -> None:
-    """A record whose first attempt has failed: the next comes in a minute."""
+    """A record whose first attempt has failed: the next is in a minute."""
     options = {"id": "a", **options}
     await ledger.jobs.submit(REVIEWS, b"1", **options)
     [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30), wait=seconds(HANGS))
@@ -67,7 +69,7 @@ async def test_a_retried_record_leaves_no_old_job_in_redis(
 async def test_a_failed_attempt_can_no_longer_complete_its_record(
     ledger: Ledger, server: EmbeddedServer
 ) -> None:
-    """Its job stays in Redis: the row says when it runs again."""
+    """Its job stays in Redis: the row decides when it runs again."""
     async with Engine(server.url) as engine:
         ledger.jobs.relay = Relay(ledger, engine, log=Log())
         await ledger.jobs.submit(REVIEWS, b"1", id="a")
@@ -91,17 +93,17 @@ async def retried(ledger: Ledger) -> None:
 
 
 async def revived(ledger: Ledger) -> None:
-    """Superseded by one of which it turns out that it is older."""
+    """A record that was superseded by one that turns out to be older."""
     await ledger.jobs.submit(REVIEWS, b"", id="b", subject="s", revision="c1")
     assert (await ledger.jobs.get(REVIEWS, "a")).state is RecordState.SUPERSEDED
     await ledger.jobs.submit(REVIEWS, b"", id="c", subject="s", revision="c2", follows="c1")
 
 
 @pytest.mark.parametrize("again", [moved, retried, revived])
-async def test_a_renamed_record_keeps_the_token_of_its_last_attempt(
+async def test_a_record_with_a_new_id_keeps_the_token_of_its_last_attempt(
     ledger: Ledger, server: EmbeddedServer, again: Callable[[Ledger], Awaitable[None]]
 ) -> None:
-    """Those to come must be higher, also where Redis lost everything and its clock went back."""
+    """Later tokens must be higher, even if Redis lost everything and its clock went back."""
     async with Engine(server.url) as engine:
         ledger.jobs.relay = Relay(ledger, engine, log=Log())
         await failed_once(ledger, engine, subject="s", revision="c3", follows="c2")
@@ -115,7 +117,9 @@ async def test_a_renamed_record_keeps_the_token_of_its_last_attempt(
 async def test_the_later_of_two_leases_that_begin_together_holds_the_record(
     ledger: Ledger, server: EmbeddedServer
 ) -> None:
-    """Whichever of them asks first: the first who asks is alone, the others share a transaction."""
+    """The order of the calls does not matter: the first one is alone, the others share a
+    transaction.
+    """
     async with Engine(server.url) as engine:
         ledger.jobs.relay = Relay(ledger, engine, log=Log())
         for id in ("a", "busy"):
@@ -138,7 +142,7 @@ async def claimed(engine: Engine) -> dict[str, Lease]:
 
 
 async def test_two_transactions_that_deadlock_both_succeed(server_url: str) -> None:
-    """PostgreSQL sees it, and undoes one of them: that one is done again."""
+    """PostgreSQL notices it and rolls one of them back, which is repeated."""
     tries: list[int] = []
 
     def lock(connection: Connection, number: int) -> None:

@@ -49,7 +49,7 @@ def arrived(server: EmbeddedServer) -> dict[str, list[int]]:
     return first_arrivals(entry["event"] for entry in stream(server))
 
 
-class TestTheStream:
+class TestTheStreamOfEvents:
     async def test_has_whole_events_with_their_ids(
         self, ledger: Ledger, server: EmbeddedServer
     ) -> None:
@@ -83,7 +83,7 @@ class TestTheStream:
                 RedisStreamSink(engine, kept=0)
 
 
-class TestAServerInTrouble:
+class TestARedisSinkInTrouble:
     async def test_gets_everything_in_order_through_cut_replies(
         self, ledger: Ledger, server: EmbeddedServer
     ) -> None:
@@ -115,7 +115,7 @@ class TestAServerInTrouble:
     async def test_that_is_killed_gets_the_rest_when_it_is_back(
         self, ledger: Ledger, tmp_path: Path
     ) -> None:
-        """What it had is its own affair: this one keeps all that it took."""
+        """This one keeps all that it accepted."""
         with EmbeddedServer(data=tmp_path / "store") as server:
             async with (
                 Engine(server.url, limits=BRIEF) as engine,

@@ -34,7 +34,7 @@ ALL_DUE = text("UPDATE towpath_jobs SET relay_at = 1")
 
 @pytest.fixture
 def relay(ledger: Ledger, engine: Engine) -> Relay:
-    """A relay that looks when the test says so."""
+    """A relay that polls when the test asks it to."""
     return Relay(ledger, engine, log=Log())
 
 
@@ -43,20 +43,20 @@ def ref(record: Record) -> JobRef:
 
 
 async def missed(ledger: Ledger, *ids: str) -> list[Record]:
-    """Records that nobody queued to Redis, and whose time to be looked for has come."""
+    """Records that were not queued in Redis, and that the relay has to look for now."""
     made = [(await ledger.jobs.submit(REVIEWS, b"1", id=id)).record for id in ids]
     await ledger.write(lambda connection: connection.execute(ALL_DUE))
     return made
 
 
 async def due(ledger: Ledger) -> None:
-    """Let the time come of what a relay has still to see to."""
+    """Advances to the time at which the relay handles what it still has to."""
     change = text("UPDATE towpath_jobs SET relay_at = 1 WHERE relay_at IS NOT NULL")
     await ledger.write(lambda connection: connection.execute(change))
 
 
 async def begun(ledger: Ledger, engine: Engine) -> Lease:
-    """A record that a worker has; its maker had no Redis to say that it is there."""
+    """A record that a worker has begun; its maker had no connection to Redis."""
     await ledger.jobs.submit(REVIEWS, b"1", id="a")
     await engine.submit(REVIEWS, b"", id="a")
     [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
@@ -80,7 +80,7 @@ class InterruptedEngine(Engine):
 class TestARelay:
     async def test_queues_new_records_at_once(self, ledger: Ledger, engine: Engine) -> None:
         async with ledger.relayed(engine, log=Log()) as relay:
-            await relay.look()  # what is made while its first look is on the way waits for the next
+            await relay.look()  # records made during its first poll wait for the next one
             made = await ledger.jobs.submit(REVIEWS, b"1", id="a", priority=100, lane="u1")
             job = await engine.inspect.job(ref(made.record))
             assert (job.state, job.priority, job.lane) == (State.READY, 100, "u1")
@@ -113,7 +113,7 @@ class TestARelay:
         assert await relay.look() == 0
 
     async def test_skips_records_that_were_just_made(self, ledger: Ledger, relay: Relay) -> None:
-        """Whoever made them is bringing them: two would only do the work twice."""
+        """Their makers are enqueuing them: a relay would only repeat the work."""
         await missed(ledger, "before")
         await relay.look()
         await ledger.jobs.submit(REVIEWS, b"1")
@@ -172,10 +172,10 @@ class TestAfterRedisHasLostEverything:
         for lease in again:
             assert (await ledger.jobs.begin(lease)).standing is Standing.BEGUN
 
-    async def test_tokens_go_on_above_those_that_the_rows_have_seen(
+    async def test_tokens_continue_above_those_in_the_rows(
         self, ledger: Ledger, engine: Engine, relay: Relay, server: EmbeddedServer
     ) -> None:
-        """The new server's clock may be an hour behind the old one's."""
+        """The clock of the new Redis may be an hour behind the old one's."""
         await ledger.jobs.submit(REVIEWS, b"1", id="a")
         await relay.look()
         future = 1_000_000 * 60 * 60
@@ -192,10 +192,10 @@ class TestAfterRedisHasLostEverything:
         assert lease.token > seen
         assert (await ledger.jobs.begin(lease)).standing is Standing.BEGUN
 
-    async def test_repeated_looks_leave_tokens_to_the_clock(
-        self, ledger: Ledger, engine: Engine
-    ) -> None:
-        """Every process does it at its start: a minute each time was an hour with many of them."""
+    async def test_repeated_polls_do_not_raise_tokens(self, ledger: Ledger, engine: Engine) -> None:
+        """Every process polls at its start: a minute each time would be an hour with many of
+        them.
+        """
         first = await begun(ledger, engine)
         for _ in range(5):
             await Relay(ledger, engine, log=Log()).look()
@@ -204,10 +204,10 @@ class TestAfterRedisHasLostEverything:
         assert second.token == pytest.approx(second.claimed_ms * 1000, abs=1000)
         assert second.token > first.token
 
-    async def test_a_record_whose_name_redis_remembers_gets_another_name(
+    async def test_a_record_whose_id_redis_remembers_gets_another_id(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
-        """Somebody set the row back by hand: it is meant to run again."""
+        """Somebody reset the row by hand: it is meant to run again."""
         record = (await ledger.jobs.submit(REVIEWS, b"1", id="a")).record
         await relay.look()
         [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
@@ -232,10 +232,10 @@ class TestWhereRedisAndTheLedgerDisagree:
         record = await ledger.jobs.get(REVIEWS, "a")
         assert (record.state, record.last_error) == (RecordState.DEAD, "poison")
 
-    async def test_a_job_that_died_while_it_ran_is_found_by_reconcile(
+    async def test_a_job_that_died_while_it_ran_is_found_by_reconciliation(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
-        """A last attempt that blocked its loop: nobody was left to tell the row."""
+        """Its last attempt blocked the worker's loop, so no worker updated the row."""
         await missed(ledger, "a")
         await relay.look()
         [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
@@ -295,10 +295,10 @@ class TestWhereRedisAndTheLedgerDisagree:
         await relay.look()
         assert (await engine.inspect.job(lease.job)).cancel_requested
 
-    async def test_a_record_that_is_cancelled_during_a_look_is_found_by_the_next_look(
+    async def test_a_record_that_is_cancelled_during_a_poll_is_found_by_the_next_poll(
         self, server: EmbeddedServer, ledger: Ledger
     ) -> None:
-        """The relay has read the row, and writes that it saw the job: not more than that."""
+        """The relay has read the row, and records that it saw the job, no more."""
         async with InterruptedEngine(server.url, limits=SHORT) as engine:
             lease = await begun(ledger, engine)
             engine.interruption = lambda: ledger.jobs.cancel(REVIEWS, "a")
@@ -349,8 +349,8 @@ class TestBesideAFrozenShard:
     async def test_records_of_other_shards_are_queued_at_once(
         self, ledger: Ledger, url: str, shards: FreezableShards
     ) -> None:
-        """Neither what was committed with a record of that shard waits for it, nor what was later:
-        no relay looks here that could bring it.
+        """Neither records of the same commit wait for the frozen shard, nor later ones; no relay
+        polls here that could enqueue them.
         """
         slow = Limits(answer=seconds(30), give_up=seconds(60))
         database = create_async_engine(named(url))
@@ -374,7 +374,7 @@ class TestBesideAFrozenShard:
     async def test_a_submit_to_another_shard_does_not_wait(
         self, ledger: Ledger, shards: FreezableShards, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Not even if it was made in one transaction with a record of that shard."""
+        """This holds even if it was made in one transaction with a record of that shard."""
         monkeypatch.setattr("towpath.ledger.records.jobs.QUEUE_WAIT", seconds(60))
         async with Engine(shards.url, limits=Limits(give_up=seconds(60))) as engine:
             ledger.jobs.relay = Relay(ledger, engine, log=Log())

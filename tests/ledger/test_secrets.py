@@ -1,4 +1,4 @@
-"""The secret of a key is shown once and is nowhere else: planted canaries are looked for."""
+"""The secret of a key is shown once and stored nowhere: the tests search for planted secrets."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ WRONG = "canary-that-is-no-key-at-all"
 
 
 async def use(ledger: Ledger) -> list[str]:
-    """Do all that there is to do with keys; the words that must not be found."""
+    """Does everything that can be done with keys; returns the texts that must not be found."""
     made = await ledger.keys.create("shop", scopes=["admin"])
     secret = made.secret.get_secret_value()
     ensured = await ledger.keys.ensure(CHOSEN, name="first")
@@ -30,7 +30,7 @@ async def use(ledger: Ledger) -> list[str]:
 
 @pytest.fixture
 def all_logs(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """Every line of every library, statements with their parameters included."""
+    """Every line of every library, including statements with their parameters."""
     caplog.set_level(logging.DEBUG)
     for name in ("sqlalchemy.engine", "sqlalchemy.pool", "alembic", "asyncio"):
         caplog.set_level(logging.DEBUG, logger=name)
@@ -75,7 +75,7 @@ async def test_a_secret_is_not_in_printed_values(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("table", ["towpath_api_keys"])
 async def test_a_secret_is_not_in_an_error_of_the_database(ledger: Ledger, table: str) -> None:
-    """Nor in the errors behind it, which a traceback shows."""
+    """Nor is it in the errors behind it, which a traceback shows."""
     made = await ledger.keys.create("shop", scopes=["admin"])
     secret = made.secret.get_secret_value()
     await ledger.write(lambda connection: connection.execute(text(f"DROP TABLE {table}")))

@@ -1,4 +1,4 @@
-"""Several texts in one parameter: the same statement however many, and an index serves it."""
+"""Several texts in one parameter: the statement is the same for any number, and uses an index."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ async def test_a_condition_on_several_values_has_the_same_text_for_any_number(
 async def test_a_condition_on_several_values_uses_an_index_on_sqlite(
     file_url: str, column: str
 ) -> None:
-    """A plan that reads all rows of a queue is right, and slow once there are many."""
+    """A plan that reads all rows of a queue is correct, and slow once there are many."""
 
     def plan(connection: Connection) -> str:
         asked = {"in_queue": REVIEWS, "names": ["a"]}

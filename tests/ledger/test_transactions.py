@@ -1,4 +1,4 @@
-"""Jobs submitted in the caller's own transaction: there if and when it commits."""
+"""Jobs submitted in the caller's own transaction exist if and when it commits."""
 
 import asyncio
 from typing import Any
@@ -116,7 +116,7 @@ class TestAJobInATransaction:
                     await ticket.result(within=SOON)
         assert await rows(ledger) == 0
 
-    async def test_behind_a_savepoint_is_rolled_back_alone(
+    async def test_after_a_savepoint_is_rolled_back_alone(
         self, app: Towpath, sell: Sell, orders: AsyncEngine, ledger: Ledger
     ) -> None:
         async with app, AsyncSession(orders) as session:
@@ -133,7 +133,7 @@ class TestAJobInATransaction:
         assert await rows(ledger) == 2
         assert _submitted(app) == 2
 
-    async def test_of_a_bare_connection_or_a_scoped_session_runs_too(
+    async def test_in_a_bare_connection_or_a_scoped_session_runs_too(
         self, app: Towpath, sell: Sell, orders: AsyncEngine
     ) -> None:
         sessions = async_scoped_session(async_sessionmaker(orders), asyncio.current_task)
@@ -207,9 +207,9 @@ class TestAJobInATransaction:
 
 
 class TestASavepoint:
-    """That is undone does not keep Redis waiting for the rest."""
+    """A savepoint that is rolled back does not delay the enqueuing of the rest."""
 
-    async def test_keeps_jobs_that_were_submitted_before_it(
+    async def test_that_is_rolled_back_keeps_jobs_that_were_submitted_before_it(
         self, server: EmbeddedServer, orders: AsyncEngine, ledger: Ledger
     ) -> None:
         assert await self._queued(server, orders, ledger) == 2
@@ -244,7 +244,7 @@ class TestABlockingTransaction:
         self, app: Towpath, sell: Sell, bill: Any, blocking: Engine, ledger: Ledger
     ) -> None:
         def shop() -> None:
-            """The app is not entered: a relay elsewhere finds what is committed."""
+            """The app is not entered: a relay of another process finds what is committed."""
             with Session(blocking) as session, session.begin():
                 sell.blocking.submit(1, in_transaction=session, id="s-1", priority=90)
                 bill.blocking.submit("anna", in_transaction=session, id="b-1")
@@ -289,7 +289,7 @@ class TestABlockingTransaction:
 
 
 class TestBytesInATransaction:
-    """For those who have no handler: a queue's name and bytes."""
+    """Without a handler: the name of a queue and bytes."""
 
     async def test_are_a_record_after_a_commit(self, orders: AsyncEngine, ledger: Ledger) -> None:
         async with AsyncSession(orders) as session:

@@ -1,4 +1,4 @@
-"""Transactions that no job can be submitted in: what is refused, and what is said."""
+"""Transactions in which no job can be submitted: what is refused, and with which error."""
 
 import asyncio
 import signal
@@ -28,7 +28,7 @@ from towpath.ledger.ledger import Ledger
 
 
 class TestAJobThatDiffers:
-    """The caller catches the refusal and commits the rest of the transaction."""
+    """The caller catches the error and commits the rest of the transaction."""
 
     async def test_leaves_none_of_the_jobs_beside_it(
         self, app: Towpath, sell: Sell, orders: AsyncEngine, ledger: Ledger
@@ -65,7 +65,7 @@ class TestAJobThatDiffers:
 
 
 class TestAnotherDatabase:
-    async def test_without_the_tables_is_refused_and_the_transaction_lives_on(
+    async def test_without_the_tables_is_refused_and_the_transaction_goes_on(
         self, app: Towpath, sell: Sell, running_postgres: PostgresServer, tmp_path: Path
     ) -> None:
         file = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/other.db")
@@ -104,7 +104,7 @@ class TestAnotherDatabase:
             plain.dispose()
         assert await rows(ledger) == 0
 
-    async def test_a_server_that_was_started_again_is_the_same(
+    async def test_that_was_restarted_is_the_same(
         self, running_postgres: PostgresServer, prepared_server_url: str
     ) -> None:
         async with Ledger(prepared_server_url) as ledger:
@@ -161,7 +161,7 @@ class TestASubmitInATransaction:
     async def test_is_refused_if_the_transaction_has_ended(
         self, app: Towpath, sell: Sell, blocking: Engine, orders: AsyncEngine, ledger: Ledger
     ) -> None:
-        """A transaction that has ended takes nothing more; nothing is left of what was tried."""
+        """Nothing of the refused submit is left."""
         async with app:
             connection = await orders.connect()
             await connection.close()

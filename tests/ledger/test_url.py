@@ -1,4 +1,4 @@
-"""Addresses of databases: every usual spelling, and nothing of a wrong one in the message."""
+"""URLs of databases: every usual spelling, and no part of an invalid one in the error."""
 
 import pytest
 

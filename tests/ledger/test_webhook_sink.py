@@ -1,4 +1,4 @@
-"""Events to somebody's HTTP endpoint: signed, those of a key one behind the other."""
+"""Events to an HTTP endpoint: signed, and those of one key one after the other."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ Say = Callable[[Request], str | None]
 
 
 class WebhookEndpoint(Receiver):
-    """A receiver that says what it is told to for each request, and keeps what it took."""
+    """A receiver that answers each request as scripted, and keeps the events that it accepted."""
 
     def __init__(self, say: Say = lambda _: "200 OK") -> None:
         super().__init__()
@@ -97,7 +97,9 @@ class TestAWebhookCall:
         assert request.headers["content-type"] == CONTENT_TYPE
         assert json.loads(request.body)["id"] == "a/1"
 
-    async def test_has_an_id_that_fits_however_long_the_events_own_is(self, caller: Caller) -> None:
+    async def test_has_an_id_of_limited_length_however_long_the_events_own_is(
+        self, caller: Caller
+    ) -> None:
         endpoint = WebhookEndpoint()
         long = event("a" * 1000, 1, 1), event("ä" * 500, 1, 2), event("ä" * 500, 2, 3)
         assert await sent(endpoint, caller, *long) == [None] * 3
@@ -191,7 +193,7 @@ class TestAnAnswerToAWebhook:
 
 
 class TestKeysOfEvents:
-    async def test_are_called_side_by_side_and_each_in_order(self, caller: Caller) -> None:
+    async def test_are_called_at_the_same_time_and_each_in_order(self, caller: Caller) -> None:
         open_, most = set[str](), 0
 
         async def slowly(reader: Reader, writer: Writer) -> None:
@@ -220,7 +222,7 @@ class TestAReceiverInTrouble:
     async def test_gets_everything_in_order_however_it_behaves(
         self, ledger: Ledger, caller: Caller
     ) -> None:
-        """It answers 500, hangs up, or takes an event and says that it did not."""
+        """It answers 500, hangs up, or accepts an event and answers with an error."""
         chance = random.Random(7)
 
         def sometimes_fails(request: Request) -> str | None:
@@ -235,8 +237,8 @@ class TestAReceiverInTrouble:
         assert first_arrivals(endpoint.taken) == expected(10, 20)
         assert await ledger.outbox.refused("webhook") == []
 
-    async def test_that_hangs_holds_up_nothing_for_long(self, ledger: Ledger) -> None:
-        """It takes a request and never answers; then it is replaced."""
+    async def test_that_hangs_delays_the_others_only_briefly(self, ledger: Ledger) -> None:
+        """It accepts a request and never answers; then it is replaced."""
 
         async def hangs(reader: Reader, writer: Writer) -> None:
             await reader.read()
@@ -296,7 +298,7 @@ class TestAReceiverInTrouble:
 
 
 async def carried(ledger: Ledger, caller: Caller, endpoint: WebhookEndpoint) -> None:
-    """Everything in the outbox has reached *endpoint*."""
+    """Whether everything in the outbox has reached *endpoint*."""
     quickly = CourierOptions(
         look_every=milliseconds(5), first_pause=milliseconds(1), longest_pause=milliseconds(4)
     )

@@ -1,4 +1,4 @@
-"""Changes: on disk when they return, joined where a commit is dear, and independent."""
+"""Changes: on disk when they return, joined where a commit is expensive, and independent."""
 
 import asyncio
 import sqlite3
@@ -29,7 +29,7 @@ class ChangeFailed(Exception):
 
 @pytest.fixture
 async def kept(ledger: Ledger) -> Ledger:
-    """A ledger with a table to write to; a name can be kept once."""
+    """A ledger with a table to write to; a name can be stored once."""
     table = text("CREATE TABLE kept (name VARCHAR(20) PRIMARY KEY)")
     await ledger.write(lambda connection: connection.execute(table))
     return ledger
@@ -50,7 +50,7 @@ async def names(ledger: Ledger) -> list[str]:
     return await ledger.read(lambda connection: list(connection.execute(query).scalars()))
 
 
-class TestWriting:
+class TestWritingToTheLedger:
     async def test_returns_what_the_change_returned(self, kept: Ledger) -> None:
         assert await keep(kept, "one") == "one"
         assert await names(kept) == ["one"]
@@ -60,21 +60,21 @@ class TestWriting:
             await keep(kept, "bad")
         assert await names(kept) == []
 
-    async def test_a_change_that_fails_does_not_fail_others(self, kept: Ledger) -> None:
-        """Also one that the database refuses, in the middle of 30 that come at once."""
+    async def test_of_a_change_that_fails_does_not_fail_others(self, kept: Ledger) -> None:
+        """This includes one that the database refuses, in the middle of 30 that come at once."""
         wanted = [f"{'bad' if n % 5 == 0 else 'good'}{n}" for n in range(30)] + ["good1"]
         outcomes = await asyncio.gather(
             *(keep(kept, name) for name in wanted), return_exceptions=True
         )
         failed = [type(outcome) for outcome in outcomes if isinstance(outcome, BaseException)]
-        # Which of the two of one name comes first is up to the database.
+        # The database decides which of the two with one name comes first.
         assert Counter(failed) == {ChangeFailed: 6, LedgerRefused: 1}
         assert await names(kept) == sorted(
             outcome for outcome in outcomes if isinstance(outcome, str)
         )
         assert len(await names(kept)) == 24
 
-    async def test_goes_on_for_others_when_a_caller_gives_up(self, kept: Ledger) -> None:
+    async def test_goes_on_for_others_when_a_caller_is_cancelled(self, kept: Ledger) -> None:
         tasks = [asyncio.create_task(keep(kept, f"n{n}")) for n in range(10)]
         await asyncio.sleep(0)
         for task in tasks[::2]:
@@ -155,7 +155,7 @@ class TestOnSqlite:
         return file_url
 
     async def test_changes_that_come_at_once_share_a_commit(self, kept: Ledger) -> None:
-        """50 at once: the first goes alone, the others gather behind it."""
+        """50 come at once: the first is committed alone, the others gather behind it."""
         commits: list[Connection] = []
 
         def committed(connection: Connection) -> None:
@@ -170,7 +170,7 @@ class TestOnSqlite:
         assert len(await names(kept)) == 50
 
     async def test_a_commit_is_on_disk_and_readers_do_not_wait(self, kept: Ledger) -> None:
-        """The settings behind that promise, as each connection has them."""
+        """The settings behind that guarantee, in each connection."""
 
         def settings(connection: Connection) -> list[object]:
             asked = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
@@ -210,7 +210,9 @@ class TestOnSqlite:
         other.close()
         assert await waiting == "after"
 
-    async def test_a_write_gives_up_after_the_limit(self, file_url: str, tmp_path: Path) -> None:
+    async def test_a_write_gives_up_after_the_time_limit(
+        self, file_url: str, tmp_path: Path
+    ) -> None:
         """LedgerBusy, which may be tried again, and nothing is written."""
         async with Ledger(file_url, limit=milliseconds(50)) as ledger:
             await ledger.migrate()
@@ -224,7 +226,9 @@ class TestOnSqlite:
     async def test_a_change_that_makes_sqlite_roll_back_does_not_fail_others(
         self, kept: Ledger
     ) -> None:
-        """It may undo a whole transaction, as for a full disk. OR ROLLBACK makes it do so."""
+        """SQLite may roll back a whole transaction, as on a full disk. OR ROLLBACK makes it
+        do so.
+        """
         ruin = text("INSERT OR ROLLBACK INTO kept (name) VALUES ('one')")
         outcomes = await asyncio.gather(
             keep(kept, "one"),

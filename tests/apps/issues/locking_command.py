@@ -20,7 +20,7 @@ def main(folder: Path, kind: str) -> None:
     issue = os.environ["TOWPATH_TASK_ISSUE"]
     if kind == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # A fork shares the lock: it is free when the last process that has it open has ended.
+    # A fork shares the lock, which is free when the last process with the file open has ended.
     lock = os.open(folder / f"{issue}.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -209,7 +209,7 @@ class TestAnAgent:
         async def waits() -> bool:
             return served.waiting == 1
 
-        await eventually_async(waits)  # it asks, and there is nothing
+        await eventually_async(waits)  # it asks for a task, and there is none
         for number in (1, 2, 3):
             await served.put_issue(number)
         done = tmp_path / "done.txt"

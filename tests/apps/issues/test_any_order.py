@@ -86,7 +86,7 @@ async def expected(synced: SyncedIssueServices, repository: str) -> dict[str, Is
 
 
 @pytest.mark.parametrize("program", range(PROGRAMS))
-async def test_webhooks_in_any_order_and_a_sync_end_with_what_github_has(
+async def test_webhooks_in_any_order_and_a_sync_end_with_the_state_of_github(
     synced: SyncedIssueServices, program: int
 ) -> None:
     chance, repository = random.Random(program), "octo/repo"
@@ -95,12 +95,12 @@ async def test_webhooks_in_any_order_and_a_sync_end_with_what_github_has(
         await synced.deliver(delivery)
     await synced.sync()
     wanted, rows = await expected(synced, repository), await synced.rows()
-    # Issues that were closed before we ever heard of them may be unknown.
+    # Issues that were closed before the service heard of them may be unknown.
     for id, issue in wanted.items():
         if id not in rows:
             assert issue.state is IssueState.CLOSED
             continue
-        if issue.state is IssueState.CLOSED:  # what else is said of it does not matter now
+        if issue.state is IssueState.CLOSED:  # the other fields do not matter now
             assert (rows[id].state, rows[id].withheld) == ("closed", "closed"), id
             continue
         assert told(rows[id], SAID) == told(issue, SAID), id

@@ -1,4 +1,4 @@
-"""The same on PostgreSQL, on a Redis cluster, and on Redis 6.2: from the webhook to the end."""
+"""Issues on PostgreSQL, on a Redis cluster, and on Redis 6.2: from the webhook to the end."""
 
 import asyncio
 
@@ -35,7 +35,7 @@ def engine_url(place: tuple[str, str]) -> str:
     return place[1]
 
 
-async def test_a_task_from_the_webhook_to_its_end(synced: SyncedIssueServices) -> None:
+async def test_a_task_runs_from_the_webhook_to_its_end(synced: SyncedIssueServices) -> None:
     synced.people.open("It breaks", labels=["P1"])
     synced.people.open("More", labels=["needs-review"])
     await synced.deliver()
@@ -57,7 +57,7 @@ async def test_a_task_from_the_webhook_to_its_end(synced: SyncedIssueServices) -
     assert [one.number for one in (await synced.service.list(assignable=False)).issues] == [1, 2]
 
 
-async def test_a_comparison_with_github(synced: SyncedIssueServices) -> None:
+async def test_a_sync_with_github_finds_all_issues(synced: SyncedIssueServices) -> None:
     for number in range(1, 11):
         synced.people.open(f"Number {number}", labels=[f"role:r{number % 3}"])
     assert (await synced.sync()).changed == 10
@@ -79,12 +79,12 @@ async def test_a_comparison_with_github(synced: SyncedIssueServices) -> None:
     await synced.store.maintain_once()
 
 
-class TestAmongMany:
+class TestManyAgents:
     @pytest.fixture
     def policy(self) -> IssuePolicy:
         return IssuePolicy(limits=WorkLimits(agent=1, repository=4), blocked_by=True)
 
-    async def test_each_issue_has_one_holder_and_limits_hold(
+    async def test_share_issues_with_one_holder_each_within_the_limits(
         self, synced: SyncedIssueServices
     ) -> None:
         """Many issues are reported and requested at the same time."""

@@ -1,7 +1,7 @@
-"""`towpath agent` loses its tasks in every way: no issue ever has two commands at a time.
+"""`towpath agent` loses its tasks in every way, and no issue ever has two commands at a time.
 
 The command holds a lock for its issue until all of its processes have ended. A command that finds
-the lock taken says so in the journal.
+the lock taken writes so into the journal.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Agents:
         return len(self.lines("began"))
 
     async def have_begun(self, count: int) -> None:
-        """Wait until *count* commands began. Fails if one began beside another one."""
+        """Waits until *count* commands began. Fails if one began beside another one."""
 
         async def there() -> bool:
             assert self.lines("second") == []
@@ -188,7 +188,7 @@ class TestTheCommandOfALostTask:
         again.kill()
 
 
-class TestAnAgentWithoutAnswers:
+class TestAnAgentThatGetsNoAnswers:
     @pytest.fixture
     def lease(self) -> Duration:
         """The command is stopped five seconds before the end: enough on a busy machine."""
@@ -216,7 +216,7 @@ class TestAnAgentWithoutAnswers:
         assert (await served.get_issue(7))["holder"] == "a-2"
 
 
-class TestAServer:
+class TestAServerOfIssues:
     @pytest.fixture
     def running(self, tmp_path: Path) -> Iterator[RunningServer]:
         home = tmp_path / "home"

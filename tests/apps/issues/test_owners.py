@@ -40,7 +40,7 @@ async def settle(served: ServedIssues, key: str, verb: str, task: Any) -> httpx.
         return await client.post(path, json={"token": task["token"], **VERBS[verb]})
 
 
-class TestATokenThatAnotherOwnerGuessed:
+class TestATokenThatAnotherOwnerHasGuessed:
     @every_verb
     async def test_a_guessed_token_is_refused_like_a_stale_one_over_http(
         self, served: ServedIssues, verb: str

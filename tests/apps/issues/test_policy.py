@@ -72,7 +72,7 @@ class TestTheBuiltInPolicy:
         assert (found and found.word) == word
 
 
-def test_blocked_by_is_read_from_the_text() -> None:
+def test_reads_blocked_by_from_the_text() -> None:
     policy = IssuePolicy(blocked_by=True)
     body = "Blocked by: #2, #3 and Octo/Lib#9.\nblocked by #1\nunblocked by #4"
     found = policy.blockers(an_issue(body=body))
@@ -329,6 +329,6 @@ class TestRolesAndRepositories:
         assert (await issues.take("eve", repositories=("Octo/Other",))).issue_number == 3
 
 
-def test_what_a_stranger_says_of_an_issue_is_made_harmless() -> None:
+def test_text_of_strangers_in_an_issue_is_made_harmless() -> None:
     facts = Facts(repository="o/r", number=1, labels=("b", "a", "b", "\x00", "x\ny"))
     assert facts.labels == ("a", "b", "x y")

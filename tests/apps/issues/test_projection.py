@@ -26,7 +26,7 @@ class TestAnIssueThatIsHeld:
         await synced.deliver()
         task = await synced.take("ann")
         await synced.project()
-        await synced.deliver()  # GitHub tells of our own labels
+        await synced.deliver()  # GitHub sends webhooks about our own labels
         await synced.service.release(task.task_id, task.token)
         assert (await synced.get_issue(1)).withheld == ""
         assert (await synced.take("bob")).issue_number == 1
@@ -101,7 +101,7 @@ class TestABranchThatExists:
         assert (await synced.get_issue(1)).agent == "ann"
 
 
-class TestARefusalThatLasts:
+class TestAPermanentRefusalOfGitHub:
     @pytest.mark.parametrize(
         "trouble",
         [
@@ -153,7 +153,7 @@ class TestARefusalThatLasts:
         assert (await synced.get_issue(1)).shown == ()
 
 
-class TestTroubleThatPasses:
+class TestATemporaryErrorOfGitHub:
     @pytest.mark.parametrize(
         "trouble",
         [answers(502), too_many(), rate_limit(), hangs_up()],
@@ -195,7 +195,7 @@ async def test_labels_never_decide_who_holds_an_issue(synced: SyncedIssueService
     await synced.service.heartbeat(task.task_id, task.token)
 
 
-async def test_an_issue_that_is_gone_is_released(synced: SyncedIssueServices) -> None:
+async def test_an_issue_that_was_deleted_is_released(synced: SyncedIssueServices) -> None:
     synced.people.open("It breaks")
     await synced.deliver()
     task = await synced.take("ann")

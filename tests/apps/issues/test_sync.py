@@ -25,7 +25,7 @@ from towpath.worker.schedules import fire_due
 from towpath.worker.worker import Worker
 
 
-async def test_all_open_issues_are_found_page_by_page(synced: SyncedIssueServices) -> None:
+async def test_a_sync_finds_all_open_issues_page_by_page(synced: SyncedIssueServices) -> None:
     for number in range(1, 251):
         synced.people.open(f"Number {number}", labels=["P2"])
     report = await synced.sync()
@@ -96,10 +96,12 @@ class TestAServerThatWasStartedAgain:
 
 
 @pytest.mark.parametrize("repositories", [1, 3])
-async def test_new_issues_cost_a_few_statements_and_calls_a_page(
+async def test_a_sync_of_new_issues_costs_a_few_statements_and_calls_per_page(
     synced: SyncedIssueServices, server: EmbeddedServer, repositories: int
 ) -> None:
-    """Work per page of a hundred, not per issue; and no page costs more than the one before."""
+    """The work is per page of a hundred, not per issue; and no page costs more than the one
+    before.
+    """
     names = [f"octo/repo-{n}" for n in range(repositories)]
     for name in names:
         for number in range(1, 301):
@@ -221,7 +223,7 @@ class TestWrongLabels:
         synced.people.label(1, "agent:ann")
         await synced.sync()
         await synced.project()
-        assert synced.labels(1) == {"agent:ann"}  # somebody else's now
+        assert synced.labels(1) == {"agent:ann"}  # belongs to somebody else now
 
 
 class TestARepository:
@@ -268,7 +270,7 @@ class TestARepository:
         assert (await synced.take()).task_id == "octo~repo~1~2"
 
 
-class TestTroubleWithGitHub:
+class TestASyncInTrouble:
     @pytest.mark.parametrize(
         "trouble", [rate_limit(), answers(502), hangs_up()], ids=["limit", "502", "hang up"]
     )
@@ -313,10 +315,10 @@ async def test_an_issue_that_redis_lost_is_offered_again(
 
 
 @pytest.mark.parametrize("every", [seconds(1), seconds(10), minutes(1), minutes(10)], ids=str)
-async def test_repositories_are_compared_as_often_as_the_options_say(
+async def test_repositories_are_synced_as_often_as_the_options_say(
     engine_url: str, ledger: Ledger, github: GitHubDouble, caller: Caller, every: Duration
 ) -> None:
-    """Several processes share each comparison."""
+    """Several processes share each sync."""
     options, clock = replace(options_for(github), sync=every), ManualClock()
     app = Towpath(engine_url, ledger=ledger)
     add_issues(app, github_of(options, caller), options, IssuePolicy())

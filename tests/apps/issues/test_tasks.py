@@ -172,7 +172,7 @@ class TestAnAgentThatNoLongerHoldsItsTask:
         assert instant(issue.expires) == held.expires_at
 
 
-class TestAServerThatDiesWithALock:
+class TestAServerThatDiesWhileItHoldsALock:
     @pytest.fixture
     def options(self) -> IssuesOptions:
         return SHORT

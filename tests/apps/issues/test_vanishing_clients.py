@@ -1,5 +1,5 @@
 """Clients of `/mcp` and `towpath mcp` that cancel, time out, hang up, die or freeze while they wait
-for a task: the wait ends, and nobody holds an issue for an answer that nobody receives.
+for a task: the wait ends, and no issue is held for an answer that nobody receives.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ every_client, newer_clients = clients_of(), clients_of(slow)
 
 @pytest.fixture
 async def served(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[ServedIssues]:
-    """An issue that somebody holds is held for ten minutes: longer than any test waits."""
+    """A held issue is held for ten minutes, which is longer than any test waits."""
     async with issues_served(server.url, prepared_file_url) as running:
         yield running
 
@@ -102,7 +102,7 @@ class VanishingClient:
         return json.loads(await self.process.stdout.readline())
 
     async def is_over(self) -> None:
-        """Wait until the call has ended for the client, which stays connected."""
+        """Waits until the call has ended for the client, which stays connected."""
         while (line := await self.line()) != {"over": True}:
             assert "failed" not in line, line
 
@@ -110,7 +110,7 @@ class VanishingClient:
         os.killpg(self.process.pid, number)
 
     async def end(self) -> None:
-        with suppress(ProcessLookupError):  # it has ended, and was not waited for yet
+        with suppress(ProcessLookupError):  # it has ended, and was not collected yet
             self.signal(signal.SIGKILL)
         await self.process.communicate()
 
@@ -136,7 +136,7 @@ async def are_waiting(served: ServedIssues, count: int) -> None:
 
 
 async def is_free(served: ServedIssues, number: int) -> None:
-    """Wait until another agent gets the issue."""
+    """Waits until another agent gets the issue."""
 
     async def taken() -> bool:
         task = await served.take("a-2")
@@ -145,7 +145,7 @@ async def is_free(served: ServedIssues, number: int) -> None:
     await eventually_async(taken)
 
 
-class TestAClient:
+class TestAClientThatWaitsForATask:
     @every_client
     async def test_a_client_that_cancels_gets_no_task(
         self, served: ServedIssues, clients: Any, program: tuple[str, ...], how: dict[str, Any]
@@ -193,7 +193,7 @@ class TestAClient:
         async def held() -> bool:
             return (await served.get_issue(1))["holder"] == "a-1"
 
-        if not how.get("stdio"):  # else the program that was frozen with it asks for the task
+        if not how.get("stdio"):  # otherwise the program that was frozen with it asks for the task
             await eventually_async(held)
         client.signal(signal.SIGCONT)
         assert (await client.line())["answer"]["issue_number"] == 1
@@ -351,7 +351,7 @@ async def test_a_task_is_released_if_its_request_is_cancelled_while_its_wait_end
         return {"type": "http.disconnect"}
 
     async def find() -> str:
-        await asyncio.sleep(0)  # the wait looks at its client meanwhile
+        await asyncio.sleep(0)  # the wait checks its client meanwhile
         return "task"
 
     async def give_back(found: str) -> None:

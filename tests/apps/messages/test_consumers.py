@@ -1,4 +1,6 @@
-"""Consumers in a worker: messages pushed to a URL, answers delivered to the message's own."""
+"""Consumers in a worker: messages are sent to a URL, and answers to the callback URL of the
+message.
+"""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -171,14 +173,14 @@ class TestPushing:
         with pytest.raises(SecretInvalid):
             MessagesOptions(secrets=("short",))
 
-    def test_options_are_shown_without_their_secrets(self) -> None:
+    def test_shows_its_options_without_secrets(self) -> None:
         options = MessagesOptions(worker_url="https://example.com/?token=t0k", secrets=(SECRET,))
         assert "t0k" not in repr(options)
         assert SECRET not in repr(options)
 
 
-class TestCallingBack:
-    async def test_delivers_the_answer_signed(
+class TestCallbacks:
+    async def test_deliver_the_answer_signed(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver
     ) -> None:
         async with calling_back(server, engine) as messages:
@@ -218,7 +220,7 @@ class TestCallingBack:
         assert body["type"] == f"message.{end}"
         assert body["data"].get("reason") == ("no luck" if end == "failed" else None)
 
-    async def test_tries_again_when_the_receiver_is_away(
+    async def test_are_tried_again_when_the_receiver_is_away(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver
     ) -> None:
         receiver.answer = http("503 No", headers=(("Retry-After", "1"),))

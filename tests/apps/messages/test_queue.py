@@ -1,4 +1,6 @@
-"""The queue of messages: the document's operations, first in, first out, one per user."""
+"""The queue of messages: the operations of its document, first in, first out, one at a time per
+user.
+"""
 
 import asyncio
 import random
@@ -50,11 +52,11 @@ class TestEnqueueing:
         assert await enqueue(queue, "ann", "c") == [2]
         assert await enqueue(queue, "ben", "d") == [1]
 
-    async def test_the_same_message_twice_adds_nothing(self, queue: MessageQueue) -> None:
+    async def test_twice_adds_nothing(self, queue: MessageQueue) -> None:
         assert await enqueue(queue, "ann", "a", "b", "b") == [1, 2, 2]
         assert await queue.get_queue_length("ann") == 2
 
-    async def test_other_data_under_the_same_id_is_refused(self, queue: MessageQueue) -> None:
+    async def test_with_other_data_under_the_same_id_is_refused(self, queue: MessageQueue) -> None:
         await queue.enqueue("ann", "a", "one")
         with pytest.raises(MessageDiffers):
             await queue.enqueue("ann", "a", "other")
@@ -66,8 +68,8 @@ class TestEnqueueing:
         assert await queue.load() == MessagesLoad(0, 0)
 
 
-class TestDequeueing:
-    async def test_finds_nothing_in_an_empty_queue(self, queue: MessageQueue) -> None:
+class TestDequeueingAMessage:
+    async def test_returns_nothing_from_an_empty_queue(self, queue: MessageQueue) -> None:
         assert await queue.dequeue("nobody") is None
         assert await queue.user("nobody") == waiting(0)
 
@@ -79,14 +81,14 @@ class TestDequeueing:
         assert await queue.dequeue("ann") is None
         assert await queue.user("ann") == UserQueue(1, is_processing=True, current_message_id="a")
 
-    async def test_takes_only_that_user_s_messages(self, queue: MessageQueue) -> None:
+    async def test_takes_only_messages_of_that_user(self, queue: MessageQueue) -> None:
         await enqueue(queue, "ann", "a")
         await enqueue(queue, "ben", "b")
         found = await queue.dequeue("ben")
         assert found is not None
         assert found.message_id == "b"
 
-    async def test_a_message_comes_back_after_300_seconds_at_its_old_place(
+    async def test_brings_it_back_after_300_seconds_at_its_old_place(
         self, queue: MessageQueue, clock: ManualClock
     ) -> None:
         await enqueue(queue, "ann", "a", "b")
@@ -202,8 +204,9 @@ async def test_order_per_user_is_exact_when_consumers_crash(
             for lease in leases:
                 assert lease.lane is not None
                 if chance.random() < 0.2:
-                    continue  # it crashed: nobody completes, nobody renews
-                in_process.discard(lease.lane)  # from here on another may hold the next one
+                    continue  # it crashed: its lease is neither settled nor renewed
+                # from here on another consumer may hold the next one
+                in_process.discard(lease.lane)
                 await engine.complete(lease)
                 done[lease.lane].append(int(lease.payload))
 

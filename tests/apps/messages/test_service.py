@@ -1,4 +1,4 @@
-"""Messages as their senders see them."""
+"""Messages for their senders: send, read, watch."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -42,17 +42,17 @@ async def claim(engine: Engine) -> Lease:
     return lease
 
 
-class TestSending:
-    async def test_a_resend_under_the_client_s_own_id_is_harmless(self, messages: Messages) -> None:
+class TestSendingAMessage:
+    async def test_again_under_the_clients_own_id_is_harmless(self, messages: Messages) -> None:
         await send(messages, message="first")
         sent = await send(messages, client_message_id="c1")
         assert await send(messages, client_message_id="c1") == sent
         assert await messages.user("ann") == waiting(2)
 
-    async def test_a_resend_of_one_that_has_ended_is_harmless_too(
+    async def test_again_after_it_has_ended_is_harmless_too(
         self, messages: Messages, engine: Engine, clock: ManualClock
     ) -> None:
-        """Also when the answer is no longer kept."""
+        """This holds even when the answer is no longer kept."""
         sent = await send(messages, client_message_id="c1")
         await engine.complete(await claim(engine), b'"hi"')
         for _ in range(2):
@@ -62,12 +62,14 @@ class TestSending:
             await engine.queues.trim(MESSAGES)
         assert (await engine.inspect.counts(MESSAGES)).totals["submitted"] == 1
 
-    async def test_two_users_may_have_the_same_id(self, messages: Messages) -> None:
+    async def test_allows_two_users_the_same_id(self, messages: Messages) -> None:
         ann = await send(messages, "ann", client_message_id="c1")
         ben = await send(messages, "ben", client_message_id="c1")
         assert ann.message_id != ben.message_id
 
-    async def test_other_content_under_the_same_id_is_refused(self, messages: Messages) -> None:
+    async def test_with_other_content_under_the_same_id_is_refused(
+        self, messages: Messages
+    ) -> None:
         await send(messages, client_message_id="c1")
         with pytest.raises(MessageDiffers):
             await send(messages, message="other", client_message_id="c1")
@@ -78,7 +80,7 @@ class TestSending:
         with pytest.raises(InvalidName, match=field):
             a_message(**{"user_id": "ann", field: value})
 
-    async def test_refuses_a_message_over_the_queue_s_limit(
+    async def test_over_the_size_limit_of_the_queue_is_refused(
         self, messages: Messages, engine: Engine
     ) -> None:
         for more in ({}, {"callback_url": PUBLIC}):
@@ -94,7 +96,7 @@ class TestSending:
             "http://169.254.169.254/latest/", "http://user:pw@example.com/", "http://2130706433/",
         ],
     )  # fmt: skip
-    async def test_refuses_a_callback_that_could_not_be_made(
+    async def test_refuses_a_callback_url_that_may_not_be_called(
         self, messages: Messages, url: str
     ) -> None:
         with pytest.raises(InvalidOption, match="callback_url") as refused:
@@ -102,7 +104,9 @@ class TestSending:
         assert url not in str(refused.value)
         assert await messages.user("ann") == waiting(0)
 
-    async def test_refuses_callbacks_where_nothing_can_sign_them(self, engine: Engine) -> None:
+    async def test_refuses_callbacks_if_there_is_no_secret_to_sign_them(
+        self, engine: Engine
+    ) -> None:
         async with Messages(engine, MessagesOptions()) as unsigned:
             with pytest.raises(InvalidOption, match=r"calls\.secrets"):
                 await send(unsigned, callback_url=PUBLIC)
@@ -137,7 +141,7 @@ class TestReadingAMessage:
         assert view.estimate is not None
         assert view.estimate > seconds(0)
 
-    async def test_the_answer_stays_for_an_hour(
+    async def test_returns_the_answer_for_an_hour(
         self, messages: Messages, engine: Engine, clock: ManualClock
     ) -> None:
         sent = await send(messages)
@@ -148,7 +152,7 @@ class TestReadingAMessage:
         with pytest.raises(JobNotFound):
             await messages.get(sent.message_id)
 
-    async def test_a_failed_attempt_keeps_the_message_at_its_place(
+    async def test_after_a_failed_attempt_shows_it_at_its_place(
         self, messages: Messages, engine: Engine
     ) -> None:
         first, second = await send(messages), await send(messages)
@@ -200,7 +204,7 @@ class TestWatching:
             await engine.complete(lease)
         await watched.aclose()
 
-    async def test_a_listener_who_comes_late_gets_the_answer_at_once(
+    async def test_gives_a_late_watcher_the_answer_at_once(
         self, messages: Messages, engine: Engine
     ) -> None:
         sent = await send(messages)
@@ -221,7 +225,7 @@ class TestWatching:
         rest = [view.state async for view in watched]
         assert rest[-1] == end
 
-    async def test_a_thousand_listeners_share_one_reader(
+    async def test_shares_one_reader_between_a_thousand_watchers(
         self, messages: Messages, engine: Engine, server: EmbeddedServer
     ) -> None:
         sent = await send(messages)
@@ -234,7 +238,7 @@ class TestWatching:
         for events in watched:
             await events.aclose()
 
-    async def test_the_reader_ends_with_the_last_listener(
+    async def test_stops_the_reader_with_the_last_watcher(
         self, messages: Messages, server: EmbeddedServer
     ) -> None:
         sent = await send(messages)

@@ -1,4 +1,4 @@
-"""Webhooks as GitHub and GitLab send them: the payloads they document, signed here."""
+"""Webhooks as GitHub and GitLab send them: their documented payloads, signed here."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def github(
 
 
 def github_form(event: str, value: Mapping[str, Any]) -> Delivery:
-    """The same with `application/x-www-form-urlencoded`, which a webhook may be set to."""
+    """The same with `application/x-www-form-urlencoded`, an option of webhooks."""
     data = urlencode({"payload": packed(value)}).encode()
     sent = github(event, data)
     return Delivery(sent.headers | {"Content-Type": "application/x-www-form-urlencoded"}, data)

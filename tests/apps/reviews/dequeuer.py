@@ -1,6 +1,6 @@
-"""A worker process: dequeues until the queue is empty, and says what it was handed.
+"""A worker process: dequeues until the queue is empty, and prints the tasks that it got.
 
-With `silent` as its second word it takes one task and waits, so that it can be killed.
+With `silent` as its second argument it takes one task and waits, so that it can be killed.
 """
 
 import asyncio

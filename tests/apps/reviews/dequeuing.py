@@ -1,4 +1,4 @@
-"""What tests of the queue of review tasks do again and again."""
+"""Helpers for tests of the queue of review tasks."""
 
 from towpath.apps.reviews.queue import ReviewQueue
 from towpath.engine.model import JobInfo, job_ref
@@ -8,7 +8,7 @@ QUEUE, RETRY, LEASES = "{task}:queue", "{task}:retry:queue", "{task}:leases"
 
 
 async def drained(queue: ReviewQueue) -> list[str]:
-    """Every task that can be had now, in the order it was handed out; all are done."""
+    """Dequeues and completes every task; returns them in order."""
     tasks: list[str] = []
     while (task := await queue.dequeue()) is not None:
         tasks.append(task)
@@ -17,5 +17,5 @@ async def drained(queue: ReviewQueue) -> list[str]:
 
 
 async def job(queue: ReviewQueue, task: str) -> JobInfo:
-    """The job behind a task."""
+    """The job of a task."""
     return await queue.engine.inspect.job(job_ref(queue.name, task))

@@ -1,4 +1,4 @@
-"""The linter as a program, among clones of its own."""
+"""Runs the linter as a program, with clones of its own."""
 
 import os
 import sys
@@ -8,14 +8,14 @@ from tests.programs import Ran, run
 from towpath.apps.reviews.model import Review, ReviewTask
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "reviews"
-# Says of each file that it was given it, and fails as linters do.
+# Reports each of its files, and fails as linters do.
 TELLS = ["sh", "-c", 'for it; do echo "$it:1:1: seen"; done; exit 1', "sh"]
 TRUST = "--trust-commits"
 PROGRAM = [sys.executable, str(EXAMPLE / "linter.py")]
 
 
 class LinterRuns:
-    """Runs of the linter in a directory of clones, and what it says of a task there."""
+    """Runs the linter in a directory of clones; returns its review of a task there."""
 
     def __init__(self, root: Path) -> None:
         self.clones, self.temporary = root / "clones", root / "temporary"
@@ -32,7 +32,7 @@ class LinterRuns:
     def run(self, task: ReviewTask | bytes, *linter: str) -> Ran:
         given = task if isinstance(task, bytes) else task.packed()
         ran = run(self.command(*(linter or TELLS)), env=self.environment, input=given)
-        assert list(self.temporary.iterdir()) == []  # whatever happens, nothing is left
+        assert list(self.temporary.iterdir()) == []  # nothing may be left, whatever happens
         return ran
 
     def review(self, task: ReviewTask, *linter: str) -> Review:
@@ -41,5 +41,5 @@ class LinterRuns:
         return Review.unpacked(ran.out.encode())
 
     def files(self, task: ReviewTask) -> list[str]:
-        """The files that the linter was given."""
+        """The files that the linter got."""
         return [comment.path for comment in self.review(task).comments]

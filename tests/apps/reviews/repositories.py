@@ -23,7 +23,7 @@ class Repository:
         self.git("init", "-q", "-b", "main")
 
     def git(self, *arguments: str) -> str:
-        """What git prints."""
+        """The output of git."""
         env = {
             **os.environ,
             **_WHO,
@@ -40,7 +40,7 @@ class Repository:
         return ran.stdout.strip()
 
     def commit(self, files: Mapping[str, str | None], message: str = "Change") -> str:
-        """Write *files* (None = delete) and commit them; the id of the commit."""
+        """Writes *files* (None = delete) and commits them; returns the id of the commit."""
         for name, content in files.items():
             path = self.place / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Tasks, reviews and an attempt for tests of reviewers and of what they say."""
+"""Tasks, reviews and an attempt, for tests of reviewers."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ BASE = "b2" * 20
 
 
 def a_task(**more: Any) -> ReviewTask:
-    """A pull request on GitHub, unless something else is said."""
+    """A pull request on GitHub, with other fields if given."""
     plain: dict[str, Any] = {
         "forge": Forge("github"),
         "kind": ReviewKind.PULL,

@@ -1,6 +1,6 @@
-"""Whatever is sent, the answer is a value or an error that has a name (S3, S5).
+"""For any input, the answer is a value or an error that has a name (S3, S5).
 
-A failure prints the call that repeats it; `--hypothesis-seed` runs a whole search again.
+A failure prints the call that repeats it; `--hypothesis-seed` repeats a whole search.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ EVENTS = {
 
 
 def paths(value: Any, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The ways to all fields of a payload."""
+    """The paths to all fields of a payload."""
     if not isinstance(value, dict):
         return [before]
     below = [path for name in value for path in paths(value[name], (*before, name))]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] -- any JSON
@@ -60,7 +60,7 @@ def paths(value: Any, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 
 @st.composite
 def spoilt(draw: st.DrawFn, name: str) -> bytes:
-    """A documented payload in which some fields are anything."""
+    """A documented payload in which some fields are replaced by any value."""
     whole = payload(name)
     for path in draw(st.lists(st.sampled_from(paths(whole)), min_size=1, max_size=3)):
         place: Any = whole
@@ -72,7 +72,7 @@ def spoilt(draw: st.DrawFn, name: str) -> bytes:
 
 
 def answer(sent: Delivery) -> Hook | Ignored | None:
-    """What is made of a genuine delivery; None if it is refused."""
+    """The result of reading a genuine delivery; None if it is refused."""
     try:
         if "X-GitHub-Event" in sent.headers:
             return read_github(sent.headers, sent.body, secrets=[GITHUB_SECRET])
@@ -82,7 +82,7 @@ def answer(sent: Delivery) -> Hook | Ignored | None:
 
 
 def check(got: Hook | Ignored | None) -> None:
-    """A hook that can be stored as it is; a reason that can be shown."""
+    """Checks that a hook can be stored, and that a reason can be shown."""
     if isinstance(got, Hook):
         assert ReviewTask.unpacked(got.task.packed()) == got.task
         stored = new_record(
@@ -107,31 +107,33 @@ class TestAGenuineWebhook:
     @pytest.mark.parametrize("event", EVENTS.values())
     @thorough
     @given(body=st.binary())
-    def test_of_any_bytes_is_taken_or_refused(self, event: str, body: bytes) -> None:
+    def test_of_any_bytes_is_accepted_or_refused(self, event: str, body: bytes) -> None:
         check(answer(genuine(event, body)))
 
     @pytest.mark.parametrize("event", EVENTS.values())
     @thorough
     @given(value=values)
-    def test_of_any_json_is_taken_or_refused(self, event: str, value: Any) -> None:
+    def test_of_any_json_is_accepted_or_refused(self, event: str, value: Any) -> None:
         check(answer(genuine(event, packed(value))))
 
     @pytest.mark.parametrize("name", EVENTS)
     @thorough
     @given(data=st.data())
-    def test_of_a_spoilt_payload_is_taken_or_refused(self, name: str, data: st.DataObject) -> None:
+    def test_with_corrupt_fields_is_accepted_or_refused(
+        self, name: str, data: st.DataObject
+    ) -> None:
         check(answer(genuine(EVENTS[name], data.draw(spoilt(name)))))
 
     @thorough
     @given(body=st.binary())
-    def test_in_a_form_is_taken_or_refused(self, body: bytes) -> None:
+    def test_in_a_form_is_accepted_or_refused(self, body: bytes) -> None:
         sent = github("push", b"payload=" + body)
         form = {"Content-Type": "application/x-www-form-urlencoded"}
         check(answer(Delivery(sent.headers | form, sent.body)))
 
     @thorough
     @given(event=header_texts, delivery=header_texts)
-    def test_with_any_headers_is_taken_or_refused(self, event: str, delivery: str) -> None:
+    def test_with_any_headers_is_accepted_or_refused(self, event: str, delivery: str) -> None:
         check(answer(github(event, payload("github_push"), delivery=delivery)))
         check(answer(gitlab(event, payload("gitlab_push"), delivery=delivery)))
 
@@ -140,7 +142,7 @@ class TestAForgedWebhook:
     @thorough
     @given(signature=header_texts, body=st.binary())
     @example(signature="sha256=", body=b"")
-    def test_is_refused_by_github_s_reader(self, signature: str, body: bytes) -> None:
+    def test_is_refused_by_the_reader_for_github(self, signature: str, body: bytes) -> None:
         sent = github("push", body, secret=GITHUB_SECRET[::-1])
         for claimed in (signature, f"sha256={signature}", sent.headers["X-Hub-Signature-256"]):
             with pytest.raises(SignatureRefused):
@@ -150,7 +152,9 @@ class TestAForgedWebhook:
 
     @thorough
     @given(token=header_texts, id=header_texts, at=header_texts, body=st.binary())
-    def test_is_refused_by_gitlab_s_reader(self, token: str, id: str, at: str, body: bytes) -> None:
+    def test_is_refused_by_the_reader_for_gitlab(
+        self, token: str, id: str, at: str, body: bytes
+    ) -> None:
         sent = signed(gitlab("Push Hook", b"another body"))
         claims = {"X-Gitlab-Token": token, "webhook-id": id, "webhook-timestamp": at}
         for headers in (sent.headers, sent.headers | claims, claims):
@@ -163,7 +167,7 @@ class TestAForgedWebhook:
                     read_gitlab(headers, body, secrets=known)
 
 
-class TestWhatIsReadBack:
+class TestTextThatIsParsed:
     @thorough
     @given(output=st.binary() | values.map(packed))
     def test_from_any_reviewer_is_a_review_or_refused(self, output: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A command as a reviewer: what it is given, what it may say, and how it fails."""
+"""A command as a reviewer: its input, its output, and how it fails."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def python(script: str, *arguments: str, **options: Any) -> CommandReviewer:
 
 
 async def told(reviewer: CommandReviewer, task: ReviewTask) -> dict[str, Any]:
-    """What the program says that it was given."""
+    """The input as the program reports it."""
     review = await reviewer.review(task, an_attempt())
     return json.loads(review.summary.removeprefix("told "))
 
 
-class TestWhatACommandIsGiven:
-    async def test_is_the_task_as_json_on_its_input(self) -> None:
+class TestTheInputOfACommand:
+    async def test_is_the_task_as_json_on_standard_input(self) -> None:
         task = a_task()
         given = await told(python(TELL), task)
         assert ReviewTask.unpacked(given["stdin"].encode()) == task
 
-    async def test_is_the_task_s_fields_in_the_environment(self) -> None:
+    async def test_has_the_fields_of_the_task_in_the_environment(self) -> None:
         env = (await told(python(TELL), a_task(title='It\'s $(a) "fix"; rm -rf *')))["env"]
         told_fields = {
             name: value for name, value in env.items() if name.startswith("TOWPATH_REVIEW_")
@@ -72,14 +72,14 @@ class TestWhatACommandIsGiven:
             "TOWPATH_REVIEW_ACTION": "requested",
         }
 
-    async def test_has_no_variable_for_what_a_push_lacks(self) -> None:
+    async def test_has_no_variable_for_fields_that_a_push_lacks(self) -> None:
         env = (await told(python(TELL), a_push()))["env"]
         assert "TOWPATH_REVIEW_NUMBER" not in env
 
-    async def test_is_nothing_else_of_our_environment(
+    async def test_has_no_other_variables_of_the_worker(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The worker's own variables hold passwords and tokens."""
+        """They may hold passwords and tokens."""
         monkeypatch.setenv("TOWPATH_URL", "redis://:secret@example.com")
         monkeypatch.setenv("TOWPATH_REVIEWS__GITHUB_TOKEN", "secret")
         monkeypatch.setenv("LANG", "C.UTF-8")
@@ -89,7 +89,7 @@ class TestWhatACommandIsGiven:
         assert others - {"LC_CTYPE"} == {"PATH", "HOME", "LANG", "RULES"}
         assert env["RULES"] == "strict"
 
-    async def test_is_its_arguments_as_they_are(self) -> None:
+    async def test_has_its_arguments_unchanged(self) -> None:
         """No shell reads them."""
         argv = (await told(python(TELL, "$HOME", "a b", "; echo"), a_task()))["argv"]
         assert argv[1:] == ["$HOME", "a b", "; echo"]
@@ -103,7 +103,7 @@ class TestWhatACommandIsGiven:
         review = await CommandReviewer(["echo", "fine"]).review(a_task(), an_attempt())
         assert review.summary == "fine"
 
-    async def test_is_a_directory_to_run_in(self, tmp_path: Path) -> None:
+    async def test_has_a_working_directory(self, tmp_path: Path) -> None:
         script = tmp_path / "review"
         script.write_text("#!/bin/sh\npwd\n")
         script.chmod(0o755)
@@ -111,25 +111,25 @@ class TestWhatACommandIsGiven:
         assert (await reviewer.review(a_task(), an_attempt())).summary == str(tmp_path)
 
 
-class TestWhatACommandPrints:
-    async def test_is_a_review_as_json(self) -> None:
+class TestTheOutputOfACommand:
+    async def test_may_be_a_review_as_json(self) -> None:
         said = a_review(a_comment())
         printed = python("import sys; print(sys.argv[1])", said.packed().decode())
         assert await printed.review(a_task(), an_attempt()) == said
 
-    async def test_is_a_review_as_text(self) -> None:
+    async def test_may_be_a_review_as_text(self) -> None:
         review = await python("print('Looks good.')").review(a_task(), an_attempt())
         assert review == Review(summary="Looks good.", verdict=Verdict.COMMENT)
 
     @pytest.mark.parametrize("output", ["", "  \n", '{"verdict": "approve"}', "{]"])
-    async def test_may_be_no_review_at_all(self, output: str) -> None:
-        """It may be one the next time."""
+    async def test_that_is_no_review_is_a_failed_attempt(self, output: str) -> None:
+        """It may be a review the next time."""
         reviewer = python("import sys; print(sys.argv[1])", output)
         with pytest.raises(Retry, match="ReviewInvalid") as raised:
             await reviewer.review(a_task(), an_attempt())
         assert isinstance(raised.value.__cause__, ReviewInvalid)
 
-    async def test_is_used_to_the_last_byte(self) -> None:
+    async def test_is_read_to_the_last_byte(self) -> None:
         most = msgspec.json.encode({"summary": "x" * 50_000})
         script = f"import sys; sys.stdout.write(sys.argv[1] + ' ' * ({1 << 20} - {len(most)}))"
         review = await python(script, most.decode()).review(a_task(), an_attempt())
@@ -149,7 +149,7 @@ class TestACommandThatFails:
         assert isinstance(raised.value.__cause__, ReviewerFailed)
         assert raised.value.__cause__.exit_code == 3
 
-    async def test_is_not_tried_again_if_it_says_so(self) -> None:
+    async def test_is_not_tried_again_if_its_exit_code_says_so(self) -> None:
         script = (
             f"import sys; print('not a language of mine', file=sys.stderr); sys.exit({NEVER_AGAIN})"
         )
@@ -166,7 +166,7 @@ class TestACommandThatFails:
         assert raised.value.__cause__.signal_name == number.name
 
     async def test_because_it_does_not_exist_is_tried_again(self, tmp_path: Path) -> None:
-        """It may be a deployment that goes on."""
+        """A deployment may be under way."""
         for name in ("towpath-no-such-program", "./absent", str(tmp_path)):
             reviewer = CommandReviewer([name], directory=tmp_path)
             with pytest.raises(Retry) as raised:
@@ -184,13 +184,13 @@ class TestACommandThatFails:
         assert raised.value.__cause__.program == "echo"
 
 
-class TestAConfiguration:
+class TestTheConfigurationOfACommand:
     @pytest.mark.parametrize("argv", [[], "ruff check", [""], ["a\0b"], [1]])
     def test_is_a_list_of_words(self, argv: Any) -> None:
         with pytest.raises(InvalidOption, match="command"):
             CommandReviewer(argv)
 
-    def test_is_checked_in_the_rest_too(self) -> None:
+    def test_is_checked_in_its_other_options_too(self) -> None:
         with pytest.raises(InvalidOption, match="environment"):
             CommandReviewer(["echo"], environment={"A=B": "c"})
         with pytest.raises(InvalidOption, match="within"):
@@ -198,7 +198,9 @@ class TestAConfiguration:
         with pytest.raises(InvalidOption, match="largest"):
             CommandReviewer(["echo"], largest=0)
 
-    async def test_without_a_path_uses_the_system_s(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_without_a_path_uses_that_of_the_system(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delenv("PATH")
         review = await CommandReviewer(["echo", "fine"]).review(a_task(), an_attempt())
         assert review.summary == "fine"

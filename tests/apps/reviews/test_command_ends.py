@@ -1,4 +1,4 @@
-"""A reviewing command that takes too long, says too much or is stopped, and its task."""
+"""A reviewing command that takes too long, prints too much or is stopped, and its task."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def path(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where python and ruff are found."""
+    """The PATH where python and ruff are found."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     monkeypatch.setenv("PATH", path)
     return path
@@ -37,7 +37,7 @@ def path(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(autouse=True)
 def copied(tmp_path: Path) -> None:
-    """As the page says: a directory of one's own."""
+    """A copy of the example in a directory of its own, as the page says."""
     shutil.copytree(EXAMPLE, tmp_path, dirs_exist_ok=True)
 
 
@@ -61,7 +61,7 @@ async def test_the_configuration_reviews(tmp_path: Path, path: str) -> None:
     assert "F401 `os` imported but unused" in [comment.body for comment in review.comments]
 
 
-def test_fetching_brings_pull_requests(tmp_path: Path) -> None:
+def test_fetching_brings_the_commits_of_pull_requests(tmp_path: Path) -> None:
     origin = Repository(tmp_path / "origin")
     origin.commit({"a.py": ""})
     clones = tmp_path / "clones"

@@ -28,7 +28,7 @@ def returning(value: Any) -> ReviewFunction:
     return lambda task: value
 
 
-class TestAFunction:
+class TestAReviewingFunction:
     async def test_may_be_async(self) -> None:
         async def review(task: ReviewTask) -> Review:
             await asyncio.sleep(0)
@@ -37,7 +37,7 @@ class TestAFunction:
         assert (await reviewed(review)).summary == "A fix in MainThread"
 
     async def test_may_be_plain_and_block(self) -> None:
-        """It runs in a thread: the loop goes on."""
+        """It runs in a thread, so the loop goes on."""
 
         def review(task: ReviewTask) -> Review:
             assert going_on.wait(HANGS)
@@ -83,14 +83,14 @@ class TestAFunction:
         )
 
     @pytest.mark.parametrize("value", [None, 7, "", {}, {"summary": object()}, ["Fine."], b"Fine."])
-    async def test_is_tried_again_for_what_is_no_review(self, value: Any) -> None:
+    async def test_is_tried_again_if_it_returns_no_review(self, value: Any) -> None:
         with pytest.raises(Retry, match="ReviewInvalid"):
             await reviewed(returning(value))
 
     @pytest.mark.parametrize(
         "error", [ValueError("no"), Retry("later"), Discard("never"), Snooze(seconds(1))]
     )
-    async def test_raises_what_it_wants(self, error: Exception) -> None:
+    async def test_may_raise_any_error(self, error: Exception) -> None:
         def review(task: ReviewTask) -> str:
             raise error
 
@@ -100,7 +100,7 @@ class TestAFunction:
 
 
 class TestAPlainFunctionThatHangs:
-    async def test_does_not_hold_up_who_is_cancelled(self) -> None:
+    async def test_does_not_hold_up_a_cancelled_task(self) -> None:
         def review(task: ReviewTask) -> str:
             assert going_on.wait(HANGS)
             return "late"
@@ -113,8 +113,8 @@ class TestAPlainFunctionThatHangs:
         going_on.set()
         assert reviewing.cancelled()
 
-    async def test_is_not_begun_again_and_again(self) -> None:
-        """Threads that do not return are counted; there is an end to it."""
+    async def test_is_not_started_again_and_again(self) -> None:
+        """Threads that do not return are counted, and their number is limited."""
 
         def review(task: ReviewTask) -> str:
             begun.append(task)

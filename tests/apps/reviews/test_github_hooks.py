@@ -1,4 +1,4 @@
-"""A2, S3, I19: what GitHub's webhooks come to, and which are refused."""
+"""A2, S3, I19: how GitHub's webhooks are read, and which are refused."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ class TestAPullRequest:
             ("ready_for_review", Action.READY),
         ],
     )
-    def test_is_reviewed_when_there_is_something_new(self, said: str, action: Action) -> None:
+    def test_is_reviewed_when_it_has_new_content(self, said: str, action: Action) -> None:
         assert taken(pull_request(action=said)).task.action == action
 
-    def test_with_new_commits_says_what_it_was_before(self) -> None:
+    def test_with_new_commits_names_the_commit_before(self) -> None:
         before = "b" * 40
         sent = pull_request({"before": before, "after": "c" * 40}, action="synchronize")
         assert taken(sent).task.before == before
@@ -98,33 +98,33 @@ class TestAPullRequest:
     @pytest.mark.parametrize(
         "said", ["closed", "labeled", "edited", "converted_to_draft", "assigned", "x" * 500]
     )
-    def test_is_ignored_when_there_is_nothing_new(self, said: str) -> None:
+    def test_is_ignored_when_it_has_no_new_content(self, said: str) -> None:
         assert ignored(pull_request(action=said)) == f"pull_request {said[:64]}"
 
     @pytest.mark.parametrize("said", ["opened", "reopened", "synchronize"])
     def test_is_ignored_while_it_is_a_draft(self, said: str) -> None:
-        """It is announced again, as ready_for_review, when it is none any more."""
+        """GitHub announces it again, as ready_for_review, when it is no longer a draft."""
         assert "draft" in ignored(pull_request({"pull_request.draft": True}, action=said))
 
     def test_is_ignored_once_it_is_closed(self) -> None:
         assert "closed" in ignored(pull_request({"pull_request.state": "closed"}))
 
-    def test_of_somebody_who_is_gone_has_no_author(self) -> None:
+    def test_of_a_deleted_user_has_no_author(self) -> None:
         assert taken(pull_request({"pull_request.user": None})).task.author == ""
 
-    def test_of_an_own_server_knows_its_address(self) -> None:
+    def test_of_an_enterprise_server_has_its_address(self) -> None:
         changed = payload("github_pull_request")
         text = packed(changed).replace(b"https://github.com/", b"https://git.example.com:8443/")
         assert taken(github("pull_request", text)).task.host == "https://git.example.com:8443"
 
-    def test_shows_a_stranger_s_title_as_one_line(self) -> None:
+    def test_shows_the_title_of_a_stranger_as_one_line(self) -> None:
         title = "Über\x1b[2J\u202e 日本語 🎉\r\nX-Header: 1\0" + "x" * 600
         shown = taken(pull_request({"pull_request.title": title})).task.title
         assert shown.startswith("Über [2J  日本語 🎉  X-Header: 1 xxx")
         assert len(shown) == 500
 
-    def test_arriving_late_has_the_lower_version(self) -> None:
-        """What is the latest is decided by GitHub's clock, not by the order of arrival."""
+    def test_that_arrives_late_has_the_lower_version(self) -> None:
+        """GitHub's clock decides which event is the latest, not the order of arrival."""
         newer = taken(pull_request({"pull_request.updated_at": "2026-01-01T10:00:01Z"}))
         assert (newer.version or 0) - (taken(pull_request()).version or 0) == 1000
 
@@ -150,14 +150,14 @@ class TestAPush:
             host="https://github.com",
         )
 
-    def test_of_a_new_branch_has_nothing_before(self) -> None:
+    def test_of_a_new_branch_has_no_commit_before(self) -> None:
         new = {"before": NO_COMMIT, "created": True, "ref": "refs/heads/fix/#12-ü(x)"}
         hook = taken(github_push(new))
         assert hook.task.before is None
         assert hook.subject == "github:octo/hello-world@fix/#12-ü(x)"
 
-    def test_without_github_s_time_has_none(self) -> None:
-        """The head commit's is its author's to choose."""
+    def test_without_githubs_time_has_no_time(self) -> None:
+        """The author chooses the time of the head commit."""
         assert taken(github_push({"repository.pushed_at": GONE})).version is None
 
     @pytest.mark.parametrize(
@@ -169,7 +169,9 @@ class TestAPush:
             ({"ref": "refs/notes/commits"}, "than a branch"),
         ],
     )
-    def test_of_nothing_to_review_is_ignored(self, changes: dict[str, Any], reason: str) -> None:
+    def test_without_anything_to_review_is_ignored(
+        self, changes: dict[str, Any], reason: str
+    ) -> None:
         assert reason in ignored(github_push(changes))
 
 
@@ -183,7 +185,7 @@ class TestAnyOtherEvent:
 
 
 class TestAForm:
-    def test_says_the_same_as_json(self) -> None:
+    def test_is_read_like_json(self) -> None:
         sent = github_form(
             "pull_request", payload("github_pull_request", {"pull_request.title": "a+b ü &="})
         )
@@ -200,13 +202,13 @@ class TestAForm:
             b"&".join([b"a=1"] * 99),
         ],
     )
-    def test_without_one_payload_is_refused(self, body: bytes) -> None:
+    def test_without_a_payload_is_refused(self, body: bytes) -> None:
         sent = github("push", body)
         form = {"Content-Type": f"{FORM}; charset=utf-8"}
         assert refused(Delivery(sent.headers | form, body)).field in ("body", "payload")
 
     def test_with_two_payloads_is_refused(self) -> None:
-        """Which one was meant, nobody knows."""
+        """Nobody knows which one was meant."""
         once = github_form("push", payload("github_push"))
         twice = once.body + b"&" + once.body
         sent = github("push", twice)
@@ -215,7 +217,7 @@ class TestAForm:
 
 class TestASignature:
     def test_is_accepted_with_any_of_the_secrets(self) -> None:
-        """During a rotation two secrets are good."""
+        """During a rotation two secrets are valid."""
         sent = pull_request()
         assert isinstance(read(sent.headers, sent.body, secrets=["next", GITHUB_SECRET]), Hook)
         assert isinstance(read(sent.headers, sent.body, secrets=[GITHUB_SECRET, "next"]), Hook)
@@ -225,7 +227,7 @@ class TestASignature:
         shouted = {name.upper(): value for name, value in sent.headers.items()}
         assert isinstance(read(shouted, sent.body, secrets=[GITHUB_SECRET]), Hook)
 
-    def test_of_another_secret_is_refused(self) -> None:
+    def test_with_another_secret_is_refused(self) -> None:
         assert self.refusal(github("pull_request", payload("github_pull_request"), secret=OTHER))
 
     def test_does_not_fit_the_same_json_in_other_bytes(self) -> None:
@@ -250,18 +252,18 @@ class TestASignature:
         ],
         ids=["empty", "no digest", "sha1", "zeros", "no hex", "of another body"],
     )
-    def test_that_is_none_is_refused(self, signature: str) -> None:
+    def test_that_is_malformed_is_refused(self, signature: str) -> None:
         sent = pull_request()
         assert self.refusal(Delivery(sent.headers | {"X-Hub-Signature-256": signature}, sent.body))
 
-    def test_is_needed_by_every_event(self) -> None:
+    def test_is_required_for_every_event(self) -> None:
         sent = github("ping", payload("github_ping"))
         del sent.headers["X-Hub-Signature-256"]
         assert self.refusal(sent)
 
     @pytest.mark.parametrize("kind", ["application/json", FORM])
     def test_is_checked_before_anything_is_read(self, kind: str) -> None:
-        """A forged message learns nothing about what else is wrong with it."""
+        """The sender of a forged message learns nothing about other faults in it."""
         forged = github("", b"\xff no JSON, no form", secret=OTHER, delivery="")
         headers = forged.headers | {"Content-Type": kind}
         assert self.refusal(Delivery(headers, forged.body))
@@ -278,7 +280,7 @@ class TestASignature:
         assert GITHUB_SECRET not in text
 
     @pytest.mark.parametrize("secrets", [[], [""], ["good", ""], [" "], "a string"])
-    def test_is_never_checked_with_no_secret(self, secrets: list[str]) -> None:
+    def test_is_never_accepted_without_a_secret(self, secrets: list[str]) -> None:
         sent = github("pull_request", payload("github_pull_request"), secret="")
         with pytest.raises(InvalidOption) as refused:
             read(sent.headers, sent.body, secrets=secrets)
@@ -293,7 +295,7 @@ class TestASignature:
 
 
 class TestADelivery:
-    def test_received_twice_is_the_same_one(self) -> None:
+    def test_that_is_received_twice_has_the_same_id(self) -> None:
         assert taken(pull_request()) == taken(pull_request())
 
     @pytest.mark.parametrize("id", ["", "a b", "x" * 200, "../../etc", "ü", "a\nb"])

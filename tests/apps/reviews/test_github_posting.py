@@ -45,7 +45,7 @@ class TestAPullRequest:
         )
         assert mark.startswith("<!-- towpath:")
 
-    async def test_is_asked_as_github_wants_it(
+    async def test_gets_requests_in_the_form_that_github_wants(
         self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         await poster.post(a_task(), a_review(), key="one")
@@ -54,13 +54,15 @@ class TestAPullRequest:
             assert asked.headers["user-agent"] == "towpath"
             assert asked.path == REVIEWS
 
-    async def test_gets_it_once(self, poster: GitHubPoster, forge: ForgeServer) -> None:
+    async def test_gets_the_same_review_once(
+        self, poster: GitHubPoster, forge: ForgeServer
+    ) -> None:
         first = await poster.post(a_task(), a_review(), key="one")
         again = await poster.post(a_task(), a_review(), key="one")
         assert again == Posted(url=first.url, existed=True)
         assert len(forge.posts) == 1
 
-    async def test_gets_it_once_though_the_answer_was_lost(
+    async def test_gets_the_review_once_though_the_answer_was_lost(
         self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         forge.hangs_up_after_posts = True
@@ -78,7 +80,7 @@ class TestAPullRequest:
         await poster.post(a_task(head="c3" * 20), a_review(), key="one")
         assert len(forge.kept[REVIEWS]) == 3
 
-    async def test_is_looked_through_page_by_page(
+    async def test_is_searched_for_the_review_page_by_page(
         self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         forge.kept[REVIEWS] = [{"body": None} for _ in range(120)]
@@ -86,7 +88,7 @@ class TestAPullRequest:
         assert (await poster.post(a_task(), a_review(), key="one")).existed
         assert len(forge.posts) == 1
 
-    async def test_with_too_many_reviews_to_look_through_gets_one_more(
+    async def test_with_too_many_reviews_to_search_gets_one_more(
         self, caller: Caller, forge: ForgeServer
     ) -> None:
         forge.kept[REVIEWS] = [{"body": "x" * 60_000} for _ in range(40)]
@@ -95,7 +97,7 @@ class TestAPullRequest:
 
 
 class TestAnApproval:
-    async def test_is_a_comment_unless_it_may_be_one(
+    async def test_is_posted_as_a_comment_by_default(
         self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         """An approval may be all that a protected branch waits for."""
@@ -104,7 +106,7 @@ class TestAnApproval:
         assert review["event"] == "COMMENT"
         assert review["body"].startswith("**Nothing to change**")
 
-    async def test_is_one_if_the_operator_wants_it(
+    async def test_is_posted_as_one_if_the_operator_allows_it(
         self, caller: Caller, forge: ForgeServer
     ) -> None:
         poster = GitHubPoster(caller, token=TOKEN, api=forge.url, may_approve=True)
@@ -113,7 +115,7 @@ class TestAnApproval:
 
 
 def outside_of_the_diff(asked: ForgeRequest) -> Reply | None:
-    """GitHub refuses a review as a whole, and does not say for which comment."""
+    """GitHub refuses the whole review, and does not say for which comment."""
     if asked.method == "POST" and any(
         comment["line"] > 10 for comment in asked.content.get("comments", ())
     ):
@@ -130,7 +132,7 @@ def one_s_own(asked: ForgeRequest) -> Reply | None:
 
 
 class TestAReviewThatGitHubRefuses:
-    async def test_has_all_comments_in_its_text_instead(
+    async def test_is_posted_with_all_comments_in_its_text(
         self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         forge.rules.append(outside_of_the_diff)
@@ -142,7 +144,7 @@ class TestAReviewThatGitHubRefuses:
         assert "- `src/a.py:3` **warning** This is unused.\n" in review["body"]
         assert "- `src/a.py:99` **warning** Far\n  away.\n" in review["body"]
 
-    async def test_is_a_comment_on_one_s_own_pull_request(
+    async def test_is_a_comment_on_ones_own_pull_request(
         self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         forge.rules.append(one_s_own)
@@ -151,7 +153,7 @@ class TestAReviewThatGitHubRefuses:
         assert review["event"] == "COMMENT"
         assert "- `src/a.py:3`" in review["body"]
 
-    async def test_is_not_tried_again_if_no_form_is_taken(
+    async def test_is_not_tried_again_if_no_form_is_accepted(
         self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         forge.rules.append(refuses(422, "Validation Failed"))
@@ -163,7 +165,7 @@ class TestAReviewThatGitHubRefuses:
 
 
 class TestALargeReview:
-    async def test_has_as_much_as_github_takes(
+    async def test_is_truncated_to_what_github_accepts(
         self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         comments = [a_comment(line=None, body="x" * BODY_MOST) for _ in range(20)]
@@ -206,7 +208,9 @@ class TestAPush:
             "description": words,
         }
 
-    async def test_gets_a_status_that_fits(self, poster: GitHubPoster, forge: ForgeServer) -> None:
+    async def test_gets_a_status_of_limited_length(
+        self, poster: GitHubPoster, forge: ForgeServer
+    ) -> None:
         await poster.post(a_push(), a_review(summary="x" * 500), key="one")
         description = forge.asked[0].content["description"]
         assert len(description) == 140
@@ -255,7 +259,7 @@ class TestARefusalOfGitHub:
         assert raised.value.__cause__.status == status
 
     @pytest.mark.parametrize("status", [301, 400, 404, 410, 422])
-    async def test_for_good_is_not_tried_again(
+    async def test_that_is_permanent_is_not_tried_again(
         self, poster: GitHubPoster, forge: ForgeServer, status: int
     ) -> None:
         forge.rules.append(refuses(status, "Not Found"))
@@ -280,11 +284,11 @@ class TestARefusalOfGitHub:
             await poster.post(a_push(), a_review(), key="one")
 
 
-class TestAToken:
-    async def test_goes_only_to_the_configured_place(
+class TestTheTokenForGitHub:
+    async def test_goes_only_to_the_configured_address(
         self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
-        """A task says where it came from: the same name elsewhere is another repository."""
+        """A task names its forge: the same repository name elsewhere is another repository."""
         elsewhere = a_task(host="https://github.example.com")
         with pytest.raises(Discard, match=r"https://github\.com"):
             await poster.post(elsewhere, a_review(), key="one")

@@ -1,4 +1,4 @@
-"""A2, S3, I19: what GitLab's webhooks come to, and which are refused."""
+"""A2, S3, I19: how GitLab's webhooks are read, and which are refused."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class TestAMergeRequest:
             ("update", {"changes": LEFT_DRAFT}, Action.READY),
         ],
     )
-    def test_is_reviewed_when_there_is_something_new(
+    def test_is_reviewed_when_it_has_new_content(
         self, said: str, changes: dict[str, Any], action: Action
     ) -> None:
         task = taken(merge_request(changes, action=said)).task
@@ -98,7 +98,7 @@ class TestAMergeRequest:
     @pytest.mark.parametrize(
         "said", ["update", "close", "merge", "approved", "approval", "unapproval", None]
     )
-    def test_is_ignored_when_there_is_nothing_new(self, said: Any) -> None:
+    def test_is_ignored_when_it_has_no_new_content(self, said: Any) -> None:
         assert "no new commits" in ignored(merge_request(action=said))
 
     def test_that_becomes_a_draft_is_ignored(self) -> None:
@@ -129,10 +129,10 @@ class TestAMergeRequest:
             ("2026-01-01 12:00:00 +0200", TEN_O_CLOCK),
         ],
     )
-    def test_has_its_version_in_either_of_gitlab_s_formats(self, text: str, ms: int) -> None:
+    def test_has_its_version_in_either_of_gitlabs_formats(self, text: str, ms: int) -> None:
         assert taken(merge_request({"object_attributes.updated_at": text})).version == ms
 
-    def test_of_a_gitlab_below_a_path_knows_its_address(self) -> None:
+    def test_of_a_gitlab_below_a_path_has_its_address(self) -> None:
         """An instance may be installed with a relative URL."""
         changed = payload("gitlab_merge_request")
         text = json.dumps(changed).replace("gitlab.example.com/", "example.com/gitlab/").encode()
@@ -144,7 +144,8 @@ class TestAPush:
         hook = taken(gitlab_push())
         assert hook.priority == NORMAL
         assert hook.subject == "gitlab:mike/diaspora@main"
-        assert hook.version is None  # GitLab does not say when; a commit's time is its author's
+        # GitLab does not send the time; the author chooses that of a commit
+        assert hook.version is None
         assert hook.task == ReviewTask(
             forge=Forge("gitlab"),
             kind=ReviewKind.PUSH,
@@ -168,7 +169,9 @@ class TestAPush:
             ({"ref": "refs/tags/v1.0.0"}, "other than a branch"),
         ],
     )
-    def test_of_nothing_to_review_is_ignored(self, changes: dict[str, Any], reason: str) -> None:
+    def test_without_anything_to_review_is_ignored(
+        self, changes: dict[str, Any], reason: str
+    ) -> None:
         assert reason in ignored(gitlab_push(changes))
 
 
@@ -177,13 +180,13 @@ def test_any_other_event_is_ignored_unread(event: str) -> None:
     assert ignored(gitlab(event, b"\xff{")) == event
 
 
-class TestAToken:
+class TestASecretToken:
     def test_is_accepted_if_it_is_any_of_the_secrets(self) -> None:
         sent = merge_request()
         assert isinstance(read(sent.headers, sent.body, secrets=["next", GITLAB_TOKEN]), Hook)
 
     def test_may_have_letters_of_any_alphabet(self) -> None:
-        """They come as the bytes of UTF-8, which servers show as Latin-1."""
+        """They are sent as UTF-8, which servers decode as Latin-1."""
         known = "schlüssel-鍵"
         sent = gitlab("Note Hook", b"{}", token=known.encode().decode("latin-1"))
         assert isinstance(read(sent.headers, sent.body, secrets=[known]), Ignored)
@@ -193,7 +196,7 @@ class TestAToken:
         ["", "other", GITLAB_TOKEN + "x", GITLAB_TOKEN[:-1], "ü", "鍵"],
         ids=["empty", "other", "longer", "shorter", "latin", "chinese"],
     )
-    def test_that_is_another_is_refused(self, token: str) -> None:
+    def test_that_is_wrong_is_refused(self, token: str) -> None:
         sent = gitlab("Merge Request Hook", b"no JSON", token=token)
         with pytest.raises(SignatureInvalid) as refusal:
             read(sent.headers, sent.body, secrets=[GITLAB_TOKEN])
@@ -207,7 +210,7 @@ class TestAToken:
         assert refusal.value.header == "X-Gitlab-Token"
 
     @pytest.mark.parametrize("secrets", [[], [""], [GITLAB_TOKEN, ""], "a string"])
-    def test_is_never_compared_with_nothing(self, secrets: list[str]) -> None:
+    def test_is_never_accepted_without_a_secret(self, secrets: list[str]) -> None:
         sent = gitlab("Merge Request Hook", b"{}", token="")
         with pytest.raises(InvalidOption) as refused:
             read(sent.headers, sent.body, secrets=secrets)
@@ -215,7 +218,7 @@ class TestAToken:
 
 
 class TestASignature:
-    """GitLab 19 signs as Standard Webhooks has it, where a webhook has a signing token."""
+    """GitLab 19 signs by Standard Webhooks if a webhook has a signing token."""
 
     def test_is_accepted_with_any_of_the_signing_tokens(self) -> None:
         sent = signed(merge_request())
@@ -223,8 +226,8 @@ class TestASignature:
         assert isinstance(hook, Hook)
         assert hook.delivery == GITLAB_DELIVERY
 
-    def test_is_what_decides_the_delivery_s_id(self) -> None:
-        """The other header is not signed: a replay could say there what it likes."""
+    def test_decides_the_id_of_the_delivery(self) -> None:
+        """The other header is not signed: a replay could change it."""
         sent = signed(merge_request(), id="signed-id")
         hook = read(sent.headers, sent.body, secrets=[GITLAB_SIGNING_TOKEN])
         assert isinstance(hook, Hook)
@@ -236,13 +239,13 @@ class TestASignature:
         with pytest.raises(SignatureWrong):
             read(sent.headers, other, secrets=[GITLAB_SIGNING_TOKEN])
 
-    def test_that_is_wrong_is_not_made_up_for_by_a_token(self) -> None:
+    def test_that_is_wrong_is_not_made_up_for_by_a_secret_token(self) -> None:
         sent = signed(merge_request(), secrets=[new_secret()])
         headers = sent.headers | {"X-Gitlab-Token": GITLAB_TOKEN}
         with pytest.raises(SignatureWrong):
             read(headers, sent.body, secrets=[GITLAB_TOKEN, GITLAB_SIGNING_TOKEN])
 
-    def test_can_not_be_left_out_without_a_known_token(self) -> None:
+    def test_may_only_be_left_out_with_a_known_secret_token(self) -> None:
         sent = merge_request()
         with pytest.raises(SignatureInvalid) as refusal:
             read(sent.headers, sent.body, secrets=[GITLAB_SIGNING_TOKEN])
@@ -258,12 +261,12 @@ class TestASignature:
             read(sent.headers, sent.body, secrets=[GITLAB_SIGNING_TOKEN])
 
     def test_without_a_known_signing_token_leaves_the_check_to_the_secret_token(self) -> None:
-        """The webhook has both tokens, this side knows the secret one only."""
+        """The webhook has both tokens, and this side knows only the secret one."""
         sent = signed(merge_request())
         headers = sent.headers | {"X-Gitlab-Token": GITLAB_TOKEN}
         assert isinstance(read(headers, sent.body, secrets=[GITLAB_TOKEN]), Hook)
 
-    def test_of_long_ago_is_refused(self) -> None:
+    def test_that_is_too_old_is_refused(self) -> None:
         sent = signed(merge_request())
         later = datetime.now(UTC) + minutes(6)
         with pytest.raises(SignatureStale):
@@ -275,16 +278,16 @@ class TestASignature:
         with pytest.raises(SignatureMissing):
             read(sent.headers, sent.body, secrets=[GITLAB_SIGNING_TOKEN])
 
-    def test_has_refusals_of_one_kind(self) -> None:
+    def test_is_refused_with_one_kind_of_error(self) -> None:
         assert issubclass(SignatureInvalid, SignatureRefused)
 
 
 class TestADelivery:
-    def test_received_twice_is_the_same_one(self) -> None:
+    def test_that_is_received_twice_has_the_same_id(self) -> None:
         assert taken(merge_request()) == taken(merge_request())
 
     @pytest.mark.parametrize("id", ["a b", "x" * 200, "../../etc", "ü"])
-    def test_has_an_id_that_can_be_one(self, id: str) -> None:
+    def test_has_an_id_that_is_valid(self, id: str) -> None:
         sent = gitlab("Push Hook", payload("gitlab_push"), delivery=id)
         assert refused(sent).field == "Idempotency-Key"
 
@@ -296,19 +299,19 @@ class TestADelivery:
 class TestADeliveryOfAnOldGitLab:
     """Before 17.4 there was no Idempotency-Key."""
 
-    def test_is_the_same_one_for_the_same_event_and_body(self) -> None:
+    def test_has_the_same_id_for_the_same_event_and_body(self) -> None:
         assert self.id() == self.id()
         assert len(self.id()) == 32
 
-    def test_is_another_one_for_another_body(self) -> None:
-        """Hooks that set off each other share the event's id."""
+    def test_has_another_id_for_another_body(self) -> None:
+        """Hooks that trigger each other share the event's id."""
         assert self.id() != self.id(after="a" * 40)
 
-    def test_is_another_one_for_another_event(self) -> None:
-        """A branch that goes back and forth is announced in the same words."""
+    def test_has_another_id_for_another_event(self) -> None:
+        """A branch that goes back and forth is announced with equal bodies."""
         assert self.id() != self.id(event="23792a34-cac6-4fda-95a8-c58e00a3954e")
 
-    def test_needs_no_event_s_id(self) -> None:
+    def test_needs_no_id_of_the_event(self) -> None:
         assert self.id(event="") == self.id(event="")
 
     def id(self, *, event: str = "13792a34", after: str = "c" * 40) -> str:

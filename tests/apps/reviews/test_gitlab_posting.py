@@ -48,7 +48,7 @@ class TestAMergeRequest:
             "- `b.py` **warning** This is unused.\n\n<!-- towpath:"
         )
 
-    async def test_gets_it_once(self, poster: GitLabPoster, forge: ForgeServer) -> None:
+    async def test_gets_the_same_note_once(self, poster: GitLabPoster, forge: ForgeServer) -> None:
         forge.hangs_up_after_posts = True
         with pytest.raises(Retry):
             await poster.post(merge_request(), a_review(), key="one")
@@ -58,10 +58,10 @@ class TestAMergeRequest:
         assert len(forge.kept[NOTES]) == 1
 
     @pytest.mark.parametrize("order", ["/merge", "fine\n/approve", "fine\n\n  /close now"])
-    async def test_gets_no_orders(
+    async def test_gets_no_quick_actions(
         self, poster: GitLabPoster, forge: ForgeServer, order: str
     ) -> None:
-        """GitLab would obey them, with the rights of the token; strangers choose the words."""
+        """GitLab would execute them with the rights of the token, and strangers write the text."""
         said = a_review(a_comment(body=f"see:\n{order}"), summary=order)
         await poster.post(merge_request(), said, key="one")
         lines = [line.lstrip() for line in forge.kept[NOTES][0]["body"].splitlines()]
@@ -103,7 +103,7 @@ class TestAPush:
         [comment] = forge.kept[COMMENTS]
         assert "- `src/a.py:3` **warning** This is unused." in comment["note"]
 
-    async def test_with_the_same_status_already_is_done(
+    async def test_that_has_the_same_status_already_is_done(
         self, poster: GitLabPoster, forge: ForgeServer
     ) -> None:
         words = "Cannot transition status via :drop from :failed (Reason(s): Status cannot …)"
@@ -121,7 +121,7 @@ class TestARefusalOfGitLab:
         assert raised.value.after == seconds(30)
 
     @pytest.mark.parametrize("message", ["404 Project Not Found", {"note": ["is too long"]}])
-    async def test_for_good_is_not_tried_again(
+    async def test_that_is_permanent_is_not_tried_again(
         self, poster: GitLabPoster, forge: ForgeServer, message: object
     ) -> None:
         forge.rules.append(refuses(404, message))

@@ -1,4 +1,4 @@
-"""Reviews in a worker: run, kept in the row, and posted once they are completed."""
+"""Reviews in a worker: run, stored in the row, and posted once they are completed."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -38,12 +38,12 @@ _JOB = "UPDATE towpath_jobs SET "
 
 @pytest.fixture
 def url(prepared_file_url: str) -> str:
-    """What is to be seen here does not depend on the kind of database."""
+    """The kind of database does not matter here."""
     return prepared_file_url
 
 
 class ScriptedReviewer:
-    """Says what it is told to, and how often it was asked."""
+    """Returns scripted reviews, and counts its calls."""
 
     def __init__(self, *said: Review | Exception) -> None:
         self._said = list(said) or [a_review()]
@@ -98,7 +98,7 @@ async def until_posted(reviews: Reviews, id: str, state: ReviewState) -> ReviewV
 
 
 class TestAReview:
-    async def test_is_what_the_reviewer_said(
+    async def test_has_the_result_of_the_reviewer(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews
     ) -> None:
         reviewer = ScriptedReviewer()
@@ -109,7 +109,7 @@ class TestAReview:
         assert reviewer.asked == [a_task()]
         assert view.posting is None
 
-    async def test_that_fails_is_tried_again_and_one_that_is_hopeless_is_dead(
+    async def test_that_fails_is_tried_again_and_one_without_hope_is_dead(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews
     ) -> None:
         again = Retry("the model is asleep", after=seconds(0.01))
@@ -135,7 +135,7 @@ class TestAReview:
         assert view.started_at is not None
         assert 6 < (view.due_at - view.started_at).total_seconds() < 12
 
-    async def test_of_a_row_that_somebody_spoilt_is_dead_with_the_reason(
+    async def test_of_a_corrupt_row_is_dead_with_the_reason(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews
     ) -> None:
         reviewer = ScriptedReviewer()
@@ -159,10 +159,10 @@ class TestAReview:
             await reviews.cancel(taken.id)
             await until(reviews, taken.id, ReviewState.CANCELLED)
 
-    async def test_is_stopped_though_whoever_cancelled_it_had_no_way_to_redis(
+    async def test_is_stopped_though_the_cancelling_process_had_no_redis(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, url: str
     ) -> None:
-        """As at the terminal: the row says it, and a relay tells the worker."""
+        """As in a terminal: the row is cancelled, and a relay tells the worker."""
         async with reviewing(server, ledger, HangingReviewer()), Ledger(url) as another:
             taken = await reviews.take(a_hook("d1"))
             await until(reviews, taken.id, ReviewState.RUNNING)
@@ -171,7 +171,7 @@ class TestAReview:
 
 
 class HangingReviewer:
-    """A reviewer that never says anything."""
+    """A reviewer that never returns."""
 
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
         await asyncio.Event().wait()
@@ -179,7 +179,7 @@ class HangingReviewer:
 
 
 class TestPosting:
-    async def test_brings_the_review_to_its_forge(
+    async def test_sends_the_review_to_its_forge(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
         async with reviewing(server, ledger, ScriptedReviewer(), forge):
@@ -191,7 +191,7 @@ class TestPosting:
         [post] = forge.posts
         assert post.path == "/api/v3/repos/octo/repo/pulls/7/reviews"
 
-    async def test_is_off_without_a_token_and_for_what_is_not_from_there(
+    async def test_is_off_without_a_token_and_for_other_forges(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
         async with reviewing(server, ledger, ScriptedReviewer(), forge):
@@ -204,10 +204,12 @@ class TestPosting:
             await until(reviews, taken.id, ReviewState.COMPLETED)
         assert (await ledger.jobs.list(POSTS)).records == []
 
-    async def test_waits_for_the_review_that_a_crash_left_behind(
+    async def test_goes_on_with_a_review_that_a_crash_left_behind(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
-        """Between its record and the review's end: nothing is lost, nothing is posted twice."""
+        """The crash came after the review's record and before its end: nothing is lost or posted
+        twice.
+        """
         taken = await reviews.take(a_hook("d1", task=task_of(forge)))
         lost = lease_of(REVIEWS, taken.id)
         await ledger.jobs.begin(lost)
@@ -218,7 +220,7 @@ class TestPosting:
         assert len(forge.posts) == 1
         assert len((await ledger.jobs.list(POSTS)).records) == 1
 
-    async def test_of_a_review_that_never_completed_is_dead_and_comes_with_its_retry(
+    async def test_of_a_review_that_never_completed_is_dead_and_runs_after_a_retry(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
         taken = await reviews.take(a_hook("d1", task=task_of(forge)))
@@ -243,7 +245,7 @@ class TestPosting:
             await until_posted(reviews, taken.id, ReviewState.COMPLETED)
         assert len(forge.posts) == 1, "it was there: the first post was kept, its answer was lost"
 
-    async def test_that_is_refused_is_dead_with_the_forge_s_words_and_no_token(
+    async def test_that_is_refused_is_dead_with_the_forges_reason_and_no_token(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
         forge.rules.append(refuses(410, f"It is gone, {TOKEN}."))
@@ -260,7 +262,7 @@ async def dead_posting(ledger: Ledger, id: str) -> bool:
     return (await ledger.jobs.get(POSTS, id)).state is RecordState.DEAD
 
 
-class TestOptions:
+class TestTheOptionsOfReviews:
     def test_name_one_reviewer_or_none(self) -> None:
         assert ReviewAdapters(ReviewsOptions()).reviewer is None
         assert isinstance(
@@ -290,23 +292,23 @@ class TestOptions:
         ],
         ids=str,
     )
-    def test_that_can_not_be_right_are_refused(self, wrong: dict[str, Any]) -> None:
+    def test_that_are_invalid_are_refused(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(InvalidOption):
             ReviewsOptions(**wrong)
 
     @pytest.mark.parametrize("function", ["nowhere", "nowhere.at.all:f", "json:nothing"])
-    def test_a_function_that_is_not_there_is_refused(self, function: str) -> None:
+    def test_with_an_unknown_function_are_refused(self, function: str) -> None:
         with pytest.raises(InvalidOption) as refused:
             ReviewAdapters(ReviewsOptions(reviewer_function=function))
         assert (refused.value.option, refused.value.value) == ("reviewer_function", function)
 
     @pytest.mark.parametrize("program", ["no-such-program", "./no-such-program", "/"])
-    def test_a_program_that_is_not_there_is_refused(self, program: str) -> None:
+    def test_with_an_unknown_program_are_refused(self, program: str) -> None:
         with pytest.raises(InvalidOption) as refused:
             ReviewAdapters(ReviewsOptions(reviewer_command=(program, "x")))
         assert (refused.value.option, refused.value.value) == ("reviewer_command", program)
 
-    def test_are_shown_without_what_gives_access(self) -> None:
+    def test_are_shown_without_secrets(self) -> None:
         """I21."""
         secret = new_secret()
         options = ReviewsOptions(

@@ -1,4 +1,4 @@
-"""A branch's name keeps nothing from being reviewed, and does no harm where it is shown or run."""
+"""A branch of any name is reviewed, and its name does no harm where it is shown or used."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read(sent: Delivery) -> Hook:
 
 
 def deliveries(name: str) -> list[Delivery]:
-    """All that such a branch can be in."""
+    """All deliveries that can have such a branch."""
     page = f"https://github.com/octo/hello-world/compare/{name}"
     return [
         pull_request({"pull_request.head.ref": name}),

@@ -1,4 +1,4 @@
-"""Commits that would give orders to whoever looks at them: real linters, real repositories."""
+"""Commits that try to control the tools that read them: real linters, real repositories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNUSED = "import os\n"
 
 @pytest.fixture
 def touched(tmp_path: Path) -> Path:
-    """What a commit would leave on this machine."""
+    """The files that a successful attack would leave on this machine."""
     return tmp_path / "touched"
 
 
@@ -50,10 +50,10 @@ class TestCodeOfTheCommit:
         files = {name: f"[flake8]\nexclude = *\n{plug_in}", "evil.py": trap, "a.py": UNUSED}
         review = linting.review(a_push(head=repository.commit(files)), *linter)
         assert not touched.exists()
-        assert "a.py" in paths(review)  # and it hides nothing
+        assert "a.py" in paths(review)  # and it hides no finding
 
     @pytest.mark.parametrize("name", ["flake8.py", "ast.py", "sitecustomize.py", "pycodestyle.py"])
-    def test_is_not_taken_for_a_module_of_the_linter(
+    def test_is_not_imported_as_a_module_of_the_linter(
         self, linting: LinterRuns, repository: Repository, touched: Path, name: str
     ) -> None:
         trap = f"import pathlib\npathlib.Path({str(touched)!r}).touch()\n"
@@ -65,7 +65,7 @@ class TestCodeOfTheCommit:
 
 class TestConfigurationOfTheCommit:
     @pytest.mark.parametrize("name", ["ruff.toml", ".ruff.toml"])
-    def test_writes_nowhere_and_hides_nothing(
+    def test_writes_no_file_and_hides_no_finding(
         self, linting: LinterRuns, repository: Repository, touched: Path, name: str
     ) -> None:
         orders = f'cache-dir = "{touched}"\nfix = true\nexclude = ["*"]\nforce-exclude = true\n'
@@ -75,7 +75,7 @@ class TestConfigurationOfTheCommit:
         assert paths(review) == ["a.py"]
         assert review.verdict is Verdict.REQUEST_CHANGES
 
-    def test_has_no_say_beside_one_s_own(
+    def test_has_no_effect_beside_the_operators_configuration(
         self, linting: LinterRuns, repository: Repository, tmp_path: Path
     ) -> None:
         (tmp_path / "own.toml").write_text('lint.select = ["E711"]\n')
@@ -88,13 +88,13 @@ class TestConfigurationOfTheCommit:
     @pytest.mark.parametrize(
         "attribute", ["working-tree-encoding=UTF-16", "filter=hide", "ident", "export-ignore"]
     )
-    def test_of_git_does_not_change_what_is_looked_at(
+    def test_of_git_does_not_change_the_checked_content(
         self, linting: LinterRuns, repository: Repository, attribute: str
     ) -> None:
         """A file in another encoding would look empty to the linter."""
         before = repository.commit({"a.py": UNUSED})
         repository.git("config", "filter.hide.smudge", "cat /dev/null; true")
-        repository.commit({"b.py": UNUSED})  # as UTF-8, before the attribute is there
+        repository.commit({"b.py": UNUSED})  # as UTF-8, before the attribute exists
         (repository.place / ".gitattributes").write_text(f"*.py {attribute}\n")
         repository.git("add", ".gitattributes")
         repository.git("commit", "-q", "-m", "Hide")
@@ -107,8 +107,8 @@ class TestConfigurationOfTheCommit:
 _SHOWS = 'echo "$1:1:1: [$(cat "$1")]"'
 
 
-class TestNamesOfTheCommit:
-    def test_are_no_options_and_no_files_of_arguments(
+class TestFileNamesOfTheCommit:
+    def test_are_not_taken_for_options_or_argument_files(
         self, linting: LinterRuns, repository: Repository
     ) -> None:
         names = ["--fix.py", "@orders.py", "-n.py", "a.py", "+x.py", "!x.py"]
@@ -117,7 +117,7 @@ class TestNamesOfTheCommit:
         assert set(names) <= set(paths(review))
 
     @pytest.mark.parametrize("name", ["a\nb.py", "a\u202eb.py", "a\x1b[2Jb.py"])
-    def test_that_can_t_be_shown_are_not_approved(
+    def test_that_cannot_be_shown_are_not_approved(
         self, linting: LinterRuns, repository: Repository, name: str
     ) -> None:
         head = repository.commit({name: UNUSED, "ok.py": ""})
@@ -128,7 +128,7 @@ class TestNamesOfTheCommit:
     def test_do_not_lead_out_of_the_directory(
         self, linting: LinterRuns, repository: Repository
     ) -> None:
-        """git does not make such commits; whoever writes its objects by hand can."""
+        """git does not make such commits, but its objects can be written by hand."""
         blob = repository.git("hash-object", "-w", "--stdin")
         inner = tree(repository, ("100644", "out.py", blob))
         outer = tree(repository, ("40000", "..", inner), ("100644", "a.py", blob))
@@ -137,7 +137,7 @@ class TestNamesOfTheCommit:
         assert review.verdict is Verdict.COMMENT
         assert list(linting.temporary.iterdir()) == []
 
-    def test_a_huge_file_is_not_looked_at_and_not_approved(
+    def test_of_a_huge_file_is_not_checked_and_not_approved(
         self, linting: LinterRuns, repository: Repository
     ) -> None:
         head = repository.commit({"huge.py": "#" * (LARGEST_FILE + 1), "ok.py": ""})
@@ -147,7 +147,7 @@ class TestNamesOfTheCommit:
 
 
 def tree(repository: Repository, *entries: tuple[str, str, str]) -> str:
-    """A tree as nobody would check it, made of (mode, name, object)."""
+    """A tree that no git command would make, of (mode, name, object)."""
     data = b"".join(
         f"{mode} {name}\0".encode() + bytes.fromhex(object) for mode, name, object in entries
     )
@@ -158,7 +158,7 @@ def tree(repository: Repository, *entries: tuple[str, str, str]) -> str:
 
 class TestALinterThatMayRunCodeOfTheCommit:
     @pytest.mark.parametrize("linter", ["pylint", "eslint", "sh", "towpath-no-such-linter"])
-    def test_is_refused_unless_somebody_says_so(
+    def test_is_refused_unless_the_operator_allows_it(
         self, linting: LinterRuns, repository: Repository, linter: str
     ) -> None:
         command = [word for word in linting.command(linter) if word != "--trust-commits"]
@@ -185,7 +185,9 @@ class TestALinterThatMayRunCodeOfTheCommit:
             ("mypy", "mypy --config-file= --cache-dir=/dev/null"),
         ],
     )
-    def test_others_are_told_to_take_nothing(self, command: str, run: str) -> None:
+    def test_known_linters_get_options_that_ignore_the_commits_configuration(
+        self, command: str, run: str
+    ) -> None:
         assert isolated(command.split()) == run.split()
 
     @pytest.mark.parametrize(
@@ -198,6 +200,6 @@ class TestALinterThatMayRunCodeOfTheCommit:
             "python -m",
         ],
     )
-    def test_what_would_be_the_commit_s_own_is_refused(self, command: str) -> None:
+    def test_a_configuration_file_of_the_commit_is_refused(self, command: str) -> None:
         with pytest.raises(NotIsolated):
             isolated(command.split())

@@ -49,7 +49,7 @@ class TestAnEndpoint:
             ids.add(verify([SECRET], request.headers, request.body).id)
             assert ReviewTask.unpacked(request.body) == a_task()
             assert request.headers["content-type"] == "application/json"
-        assert ids == {"here"}  # attempts at one task are known by it
+        assert ids == {"here"}  # attempts at one task have this id in common
 
     async def test_answers_with_a_review(self, reviewer: HttpReviewer, receiver: Receiver) -> None:
         receiver.answer = http(body=a_review(a_comment()).packed())
@@ -59,7 +59,7 @@ class TestAnEndpoint:
         assert (await reviewer.review(a_task(), an_attempt())).summary == "Fine."
 
     @pytest.mark.parametrize("answer", [http(body=b"{}"), http("204 No Content")])
-    async def test_is_asked_again_after_what_is_no_review(
+    async def test_is_called_again_after_an_answer_that_is_no_review(
         self, reviewer: HttpReviewer, receiver: Receiver, answer: bytes
     ) -> None:
         receiver.answer = answer
@@ -69,7 +69,7 @@ class TestAnEndpoint:
 
 class TestAnEndpointThatRefuses:
     @pytest.mark.parametrize("status", ["400 Bad", "410 Gone", "413 Large", "415 Type", "422 No"])
-    async def test_the_task_for_good_is_not_asked_again(
+    async def test_the_task_permanently_is_not_called_again(
         self, reviewer: HttpReviewer, receiver: Receiver, status: str
     ) -> None:
         receiver.answer = http(status)
@@ -79,7 +79,7 @@ class TestAnEndpointThatRefuses:
         assert raised.value.__cause__.status == int(status[:3])
 
     @pytest.mark.parametrize("status", ["401 Who", "404 Where", "425 Early", "500 Oh"])
-    async def test_is_asked_again_if_it_may_pass(
+    async def test_is_called_again_if_the_refusal_is_temporary(
         self, reviewer: HttpReviewer, receiver: Receiver, status: str
     ) -> None:
         receiver.answer = http(status)
@@ -88,7 +88,7 @@ class TestAnEndpointThatRefuses:
         assert raised.value.after is None
 
     @pytest.mark.parametrize("status", ["429 Slowly", "503 Later"])
-    async def test_is_given_the_time_it_asks_for(
+    async def test_is_called_again_after_the_time_it_asks_for(
         self, reviewer: HttpReviewer, receiver: Receiver, status: str
     ) -> None:
         receiver.answer = http(status, headers=(("Retry-After", "90"),))
@@ -108,7 +108,7 @@ class TestAnEndpointThatRefuses:
 
 
 class TestAnEndpointThatFails:
-    async def test_is_asked_again_if_it_hangs_up(
+    async def test_is_called_again_if_it_hangs_up(
         self, reviewer: HttpReviewer, receiver: Receiver
     ) -> None:
         async def hang_up(_: Reader, __: Writer) -> None:
@@ -119,7 +119,7 @@ class TestAnEndpointThatFails:
             await reviewer.review(a_task(), an_attempt())
         assert isinstance(raised.value.__cause__, CallFailed)
 
-    async def test_is_asked_again_if_it_takes_too_long(self, receiver: Receiver) -> None:
+    async def test_is_called_again_if_it_takes_too_long(self, receiver: Receiver) -> None:
         async def stay(reader: Reader, _: Writer) -> None:
             await reader.read()
 
@@ -130,7 +130,7 @@ class TestAnEndpointThatFails:
                 await reviewer.review(a_task(), an_attempt())
         assert isinstance(raised.value.__cause__, CallFailed)
 
-    async def test_is_not_asked_again_if_its_answer_is_too_large(self, receiver: Receiver) -> None:
+    async def test_is_not_called_again_if_its_answer_is_too_large(self, receiver: Receiver) -> None:
         receiver.answer = http(body=b"x" * 5000)
         async with Caller(allow=HERE, largest_answer=4000) as caller:
             reviewer = HttpReviewer(caller, receiver.url(), secrets=[SECRET])
@@ -139,9 +139,7 @@ class TestAnEndpointThatFails:
         assert isinstance(raised.value.__cause__, AnswerTooLarge)
         assert raised.value.__cause__.limit == 4000
 
-    async def test_is_asked_again_after_a_long_page_about_an_outage(
-        self, receiver: Receiver
-    ) -> None:
+    async def test_is_called_again_after_a_long_error_page(self, receiver: Receiver) -> None:
         receiver.answer = http("502 Bad Gateway", body=b"x" * 5000)
         async with Caller(allow=HERE, largest_answer=4000) as caller:
             reviewer = HttpReviewer(caller, receiver.url(), secrets=[SECRET])
@@ -150,7 +148,7 @@ class TestAnEndpointThatFails:
         assert isinstance(raised.value.__cause__, AnswerRefused)
         assert raised.value.__cause__.status == 502
 
-    async def test_is_not_asked_where_calls_may_not_go(self, receiver: Receiver) -> None:
+    async def test_is_not_called_where_calls_may_not_go(self, receiver: Receiver) -> None:
         async with Caller() as caller:
             reviewer = HttpReviewer(caller, receiver.url(), secrets=[SECRET])
             with pytest.raises(Discard) as raised:
@@ -169,7 +167,7 @@ class TestAnEndpointThatFails:
     ],
     ids=["scheme", "no secret", "a text", "a guess"],
 )
-def test_a_wrong_configuration_is_refused_at_the_start(
+def test_an_invalid_configuration_is_refused_at_the_start(
     url: str, secrets: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error):

@@ -1,4 +1,4 @@
-"""The linter as a reviewer: a program of its own, on real git repositories."""
+"""The linter as a reviewer: a program of its own, with real git repositories."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TestAReviewByALinter:
             ),
         )
 
-    def test_approves_where_there_are_none(
+    def test_approves_if_there_are_no_findings(
         self, linting: LinterRuns, repository: Repository
     ) -> None:
         base = repository.commit({"old.py": UNUSED})
@@ -57,7 +57,7 @@ class TestAReviewByALinter:
         assert review.verdict is Verdict.APPROVE
         assert review.summary == "ruff: no findings in 1 changed file."
 
-    def test_approves_what_changes_no_file_of_its_kind(
+    def test_approves_a_change_without_files_of_its_kind(
         self, linting: LinterRuns, repository: Repository
     ) -> None:
         base = repository.commit({"old.py": UNUSED})
@@ -65,7 +65,7 @@ class TestAReviewByALinter:
         review = linting.review(a_task(head=head, base=base), *RUFF)
         assert review == Review(summary="ruff: no changed files to check.", verdict=Verdict.APPROVE)
 
-    def test_has_no_findings_of_other_files(
+    def test_has_no_findings_in_other_files(
         self, linting: LinterRuns, repository: Repository
     ) -> None:
         base = repository.commit({"old.py": UNUSED})
@@ -73,7 +73,7 @@ class TestAReviewByALinter:
         linter = ["sh", "-c", "echo old.py:1:1: bad; echo ../x.py:1:1: worse; exit 1"]
         assert linting.review(a_task(head=head, base=base), *linter).verdict is Verdict.APPROVE
 
-    def test_counts_what_it_has_no_room_for(
+    def test_counts_findings_that_it_has_no_room_for(
         self, linting: LinterRuns, repository: Repository
     ) -> None:
         head = repository.commit({"many.py": UNUSED})
@@ -82,8 +82,10 @@ class TestAReviewByALinter:
         assert len(review.comments) == 500
         assert "200000 findings in 1 of 1 changed file; the first 500 follow" in review.summary
 
-    async def test_is_that_of_a_command(self, linting: LinterRuns, repository: Repository) -> None:
-        """As it is configured for a worker; two at once have no quarrel over one clone."""
+    async def test_comes_from_a_command_reviewer(
+        self, linting: LinterRuns, repository: Repository
+    ) -> None:
+        """Configured as for a worker; two reviews at once can share one clone."""
         base = repository.commit({"old.py": UNUSED})
         head = repository.commit({"new.py": UNUSED})
         reviewer = CommandReviewer(linting.command(*RUFF))
@@ -95,7 +97,7 @@ class TestAReviewByALinter:
 
 
 class TestTheFilesOfAChange:
-    def test_are_those_since_a_pull_request_left_its_target(
+    def test_are_those_since_a_pull_request_left_its_target_commit(
         self, linting: LinterRuns, repository: Repository
     ) -> None:
         repository.commit({"old.py": "", "moved.py": "a = 1\n", "gone.py": ""})
@@ -107,10 +109,10 @@ class TestTheFilesOfAChange:
         base = repository.commit({"elsewhere.py": "", "old.py": "a = 1\n"})
         assert linting.files(a_task(head=head, base=base)) == ["first.py", "second.py", "there.py"]
 
-    def test_are_those_since_it_left_the_branch_where_the_forge_names_no_commit(
+    def test_are_those_since_it_left_the_branch_if_the_forge_names_no_commit(
         self, linting: LinterRuns, tmp_path: Path
     ) -> None:
-        """GitLab says only into which branch a merge request goes."""
+        """GitLab only names the target branch of a merge request."""
         origin = Repository(tmp_path / "origin")
         origin.commit({"old.py": ""})
         clone = linting.clones / "octo" / "repo"
@@ -135,7 +137,7 @@ class TestTheFilesOfAChange:
         repository.commit({"old.py": ""})
         head = repository.commit({"new.py": ""})
         assert linting.files(a_push(head=head)) == ["new.py"]
-        assert linting.files(a_push(head=head, before=HEAD)) == ["new.py"]  # forced away
+        assert linting.files(a_push(head=head, before=HEAD)) == ["new.py"]  # pushed with force
 
     def test_are_all_in_the_first_commit(self, linting: LinterRuns, repository: Repository) -> None:
         head = repository.commit({"a.py": "", "b/c.py": ""})
@@ -160,7 +162,7 @@ class TestTheFilesOfAChange:
         review = linting.review(a_push(head=head), "sh", "-c", options, "sh")
         assert review.verdict is Verdict.APPROVE
 
-    def test_stand_where_the_command_says(
+    def test_are_placed_where_the_command_says(
         self, linting: LinterRuns, repository: Repository
     ) -> None:
         head = repository.commit({"a.py": ""})
@@ -168,7 +170,7 @@ class TestTheFilesOfAChange:
         [comment] = linting.review(a_push(head=head), *linter).comments
         assert (comment.path, comment.body) == ("a.py", "last")
 
-    def test_are_given_in_portions(self, linting: LinterRuns, repository: Repository) -> None:
+    def test_are_passed_in_portions(self, linting: LinterRuns, repository: Repository) -> None:
         head = repository.commit({f"{number:03}.py": "" for number in range(450)})
         linter = ["sh", "-c", 'echo "$1:1:1: $# at once"', "sh"]
         said = [comment.body for comment in linting.review(a_push(head=head), *linter).comments]
@@ -181,11 +183,11 @@ class TestTheFilesOfAChange:
         assert linting.files(a_push(head=head, repository="group/sub/repo")) == ["a.py"]
 
 
-class TestWhatAStrangerCommitted:
-    def test_can_t_lead_to_files_of_this_machine(
+class TestFilesThatAStrangerCommitted:
+    def test_cannot_be_links_to_files_of_this_machine(
         self, linting: LinterRuns, repository: Repository, tmp_path: Path
     ) -> None:
-        """A link would have the linter read, and quote, what the stranger may not see."""
+        """The linter would read and quote the target of a link, which the stranger may not see."""
         (tmp_path / "secret.py").write_text(UNUSED)
         (repository.place / "leak.py").symlink_to(tmp_path / "secret.py")
         (repository.place / "folder").symlink_to(tmp_path)
@@ -195,7 +197,7 @@ class TestWhatAStrangerCommitted:
         assert linting.review(a_push(head=head), *links).verdict is Verdict.APPROVE
         assert linting.files(a_push(head=head)) == ["a.py"]
 
-    def test_is_not_imported_by_a_linter_in_python(
+    def test_are_not_imported_by_a_linter_in_python(
         self, linting: LinterRuns, repository: Repository, tmp_path: Path
     ) -> None:
         trap = f"import pathlib; pathlib.Path({str(tmp_path / 'touched')!r}).touch()"
@@ -203,7 +205,7 @@ class TestWhatAStrangerCommitted:
         linting.run(a_push(head=head), sys.executable, "-m", "json.tool")
         assert not (tmp_path / "touched").exists()
 
-    def test_starts_no_hook(
+    def test_start_no_hook(
         self, linting: LinterRuns, repository: Repository, tmp_path: Path
     ) -> None:
         hook = repository.place / ".git" / "hooks" / "post-checkout"
@@ -215,7 +217,7 @@ class TestWhatAStrangerCommitted:
         assert not (tmp_path / "hooked").exists()
 
     @pytest.mark.parametrize("name", ["../repo", "octo/..", "octo/../octo/repo", "/octo/repo"])
-    def test_can_t_choose_another_directory(
+    def test_cannot_choose_another_directory(
         self, linting: LinterRuns, repository: Repository, name: str
     ) -> None:
         head = repository.commit({"a.py": ""})
@@ -223,13 +225,13 @@ class TestWhatAStrangerCommitted:
         assert linting.run(given).code == os.EX_DATAERR
 
     @pytest.mark.parametrize("head", ["--upload-pack=x", "HEAD", "main", "0" * 40])
-    def test_can_t_be_anything_but_a_commit(self, linting: LinterRuns, head: str) -> None:
+    def test_cannot_name_anything_but_a_commit(self, linting: LinterRuns, head: str) -> None:
         given = a_push().packed().replace(HEAD.encode(), head.encode())
         assert linting.run(given).code == os.EX_DATAERR
 
 
-class TestALinterThatCanNotReview:
-    def test_says_that_the_commit_is_not_there_yet(
+class TestALinterThatCannotReview:
+    def test_reports_that_the_commit_is_missing(
         self, linting: LinterRuns, repository: Repository
     ) -> None:
         head = repository.commit({"a.py": ""})
@@ -238,16 +240,16 @@ class TestALinterThatCanNotReview:
             assert ran.code == os.EX_TEMPFAIL
             assert ran.err == f"repo does not have {HEAD[:12]} yet: fetch it\n"
 
-    def test_says_that_there_is_no_clone(self, linting: LinterRuns) -> None:
+    def test_reports_that_the_clone_is_missing(self, linting: LinterRuns) -> None:
         ran = linting.run(a_task())
         assert ran.code == os.EX_TEMPFAIL
         assert "there is no clone of octo/repo" in ran.err
 
     @pytest.mark.parametrize("given", [b"", b"{}", b"[]", b"\xff"])
-    def test_says_that_there_is_no_task(self, linting: LinterRuns, given: bytes) -> None:
+    def test_reports_that_the_task_is_missing(self, linting: LinterRuns, given: bytes) -> None:
         assert linting.run(given).code == os.EX_DATAERR
 
-    def test_does_not_take_a_directory_around_for_the_clone(
+    def test_does_not_take_a_parent_directory_for_the_clone(
         self, linting: LinterRuns, tmp_path: Path
     ) -> None:
         around = Repository(tmp_path / "clones")
@@ -257,7 +259,7 @@ class TestALinterThatCanNotReview:
         assert "not a git repository" in ran.err
 
     def test_fetches_nothing(self, linting: LinterRuns, tmp_path: Path) -> None:
-        """A clone that lacks the files would else bring them, from wherever it was cloned."""
+        """A partial clone would otherwise fetch missing files from its origin."""
         origin = Repository(tmp_path / "origin")
         origin.git("config", "uploadpack.allowFilter", "true")
         head = origin.commit({"a.py": UNUSED})
@@ -273,16 +275,16 @@ class TestALinterThatCanNotReview:
     @pytest.mark.parametrize(
         "linter", [["sh", "-c", "echo broken >&2; exit 1"], ["sh", "-c", "kill -9 $$"]]
     )
-    def test_says_that_the_linter_broke(
+    def test_reports_that_the_linter_failed(
         self, linting: LinterRuns, repository: Repository, linter: list[str]
     ) -> None:
-        """It looked at nothing: that is no approval."""
+        """It checked nothing, so this is no approval."""
         head = repository.commit({"a.py": ""})
         ran = linting.run(a_push(head=head), *linter)
         assert (ran.code, ran.out) == (os.EX_SOFTWARE, "")
         assert "and found nothing" in ran.err
 
-    def test_says_that_there_is_no_such_linter(
+    def test_reports_that_the_linter_does_not_exist(
         self, linting: LinterRuns, repository: Repository
     ) -> None:
         head = repository.commit({"a.py": ""})
@@ -290,7 +292,7 @@ class TestALinterThatCanNotReview:
         assert ran.code == os.EX_SOFTWARE
         assert "towpath-no-such-linter" in ran.err
 
-    def test_clears_away_when_it_is_ended(
+    def test_cleans_up_when_it_is_ended(
         self, linting: LinterRuns, repository: Repository, tmp_path: Path
     ) -> None:
         head = repository.commit({"a.py": ""})
@@ -344,7 +346,7 @@ class TestALinterThatCanNotReview:
         ("./src/a.py:3: a\x1b[31m hidden\u202e mark", ("a [31m hidden  mark", False)),
     ],
 )
-def test_lines_of_many_linters_are_understood(line: str, found: tuple[str, bool]) -> None:
+def test_output_lines_of_many_linters_are_parsed(line: str, found: tuple[str, bool]) -> None:
     said, grave = found
     understood = finding(line, Path("/tree"))
     assert understood is not None

@@ -1,4 +1,4 @@
-"""What a task and a review may be, and how they are written down."""
+"""Tasks and reviews: which values are valid, and how they are encoded."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def push(**fields: Any) -> ReviewTask:
 
 
 class TestATask:
-    def test_comes_back_as_it_was_written(self) -> None:
+    def test_survives_encoding_and_decoding(self) -> None:
         for made in (task(title="日本語", base="b" * 64, target="main"), push(before=HEAD)):
             assert ReviewTask.unpacked(made.packed()) == made
 
@@ -60,17 +60,17 @@ class TestATask:
         """Reviewers in other languages read it."""
         assert set(json.loads(task().packed())) == set(ReviewTask.__struct_fields__)
 
-    def test_asked_for_by_somebody_says_so(self) -> None:
+    def test_that_was_requested_says_so(self) -> None:
         assert task().action == Action.REQUESTED
 
     def test_is_about_a_pull_request_or_a_branch(self) -> None:
         assert subject_of(task()) == "api:octo/repo#7"
         assert subject_of(push(forge=Forge("gitlab"), repository="a/b/c")) == "gitlab:a/b/c@main"
 
-    def test_runs_sooner_for_a_pull_request(self) -> None:
+    def test_has_a_higher_priority_for_a_pull_request(self) -> None:
         assert (priority_of(task()), priority_of(push())) == (HIGH, NORMAL)
 
-    def test_has_a_subject_that_a_record_can_have(self) -> None:
+    def test_has_a_subject_that_a_record_may_have(self) -> None:
         for ref in ("ü" * 122, "ü" * 2048, "a\u202eb", "a\x9bb", "\u2028" * 300):
             longest = push(forge=Forge("gitlab"), repository="a/" + "b" * 253, ref=ref)
             assert job_id(subject_of(longest))
@@ -94,7 +94,7 @@ class TestATask:
          "octo/-r", "octo/repo.git", "octo/.GIT", "x.git/repo", "octo/re po", "octo/répo",
          "octo/repo\n", "octo/r#1", "octo/r@x", "C:\\octo/repo", "o/" + "x" * 254],
     )  # fmt: skip
-    def test_is_refused_where_no_repository_can_be(self, repository: str) -> None:
+    def test_in_an_invalid_repository_is_refused(self, repository: str) -> None:
         refuse("repository", task, repository=repository)
 
     BRANCHES = (
@@ -112,10 +112,10 @@ class TestATask:
         assert push(ref=ref).ref == ref
 
     @pytest.mark.parametrize("ref", [*NO_BRANCHES, "a\0", "\ud800", "ü" * 2049])
-    def test_is_refused_where_no_branch_can_be(self, ref: str) -> None:
+    def test_on_an_invalid_branch_is_refused(self, ref: str) -> None:
         refuse("ref", push, ref=ref)
 
-    def test_git_is_of_the_same_opinion(self) -> None:
+    def test_accepts_the_same_branches_as_git(self) -> None:
         def allows(ref: str) -> bool:
             asked = ["git", "check-ref-format", f"refs/heads/{ref}"]
             return subprocess.run(asked, check=False).returncode == 0
@@ -126,7 +126,7 @@ class TestATask:
     @pytest.mark.parametrize(
         "sha", ["", "main", "a" * 39, "a" * 41, "A" * 40, "g" * 40, "0" * 40, "0" * 64, HEAD + "\n"]
     )
-    def test_needs_a_whole_commit(self, sha: str) -> None:
+    def test_needs_a_complete_commit_id(self, sha: str) -> None:
         for field in ("head", "base", "before"):
             refuse(field, task, **{field: sha})
 
@@ -139,7 +139,7 @@ class TestATask:
             "https://a/compare/b^...c",
         ],
     )
-    def test_may_be_at_any_address(self, url: str) -> None:
+    def test_may_have_any_web_address(self, url: str) -> None:
         assert task(url=url, clone_url=url, host=url).url == url
 
     @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ class TestATask:
          "https://u@a", "https://a b", "https://a/\n", 'https://a/"', "https://a/<b>",
          "https://a\\b", "https://a/" + "x" * 2000, "HTTPS://a"],
     )  # fmt: skip
-    def test_is_refused_with_an_address_that_is_none_or_has_a_password(self, url: str) -> None:
+    def test_with_an_invalid_address_or_a_password_in_it_is_refused(self, url: str) -> None:
         for field in ("url", "clone_url", "host"):
             refuse(field, task, **{field: url})
 
@@ -156,7 +156,7 @@ class TestATask:
     def test_of_a_pull_request_needs_its_number(self, number: int | None) -> None:
         refuse("number", task, number=number)
 
-    def test_of_a_push_has_none(self) -> None:
+    def test_of_a_push_has_no_number(self) -> None:
         refuse("number", push, number=7)
 
     def test_has_texts_of_one_line_each(self) -> None:
@@ -180,7 +180,7 @@ class TestATask:
             (task().packed().replace(b'"title":""', b'"title":"\xff"'), "task"),
         ],
     )
-    def test_that_somebody_spoilt_is_refused(self, data: bytes, field: str) -> None:
+    def test_that_is_corrupt_is_refused(self, data: bytes, field: str) -> None:
         with pytest.raises(TaskInvalid) as refusal:
             ReviewTask.unpacked(data)
         assert refusal.value.field == field
@@ -200,7 +200,7 @@ class TestAReview:
         comments=(Comment(path="src/a.py", line=3, body="why?", severity=Severity.WARNING),),
     )
 
-    def test_comes_back_as_it_was_written(self) -> None:
+    def test_survives_encoding_and_decoding(self) -> None:
         assert Review.unpacked(self.WHOLE.packed()) == self.WHOLE
         assert read_review(self.WHOLE.packed()) == self.WHOLE
 
@@ -215,16 +215,16 @@ class TestAReview:
         said = "\n  3 findings\n\n\ta.py: ü\r\n\x1b[31mred\0\xff\n".encode("latin-1")
         assert read_review(said) == Review(summary="  3 findings\n\n\ta.py: �\n[31mred�")
 
-    def test_in_json_may_have_more_than_we_know(self) -> None:
+    def test_in_json_may_have_unknown_fields(self) -> None:
         data = b' {"summary":"x","by":{},"comments":[{"path":"a","body":"b","rule":"E1"}]}'
         assert read_review(data).comments == (Comment(path="a", body="b"),)
 
-    def test_too_long_as_text_is_cut_and_says_so(self) -> None:
+    def test_that_is_too_long_as_text_is_truncated_and_says_so(self) -> None:
         review = read_review(b"x" * 100_000)
         assert len(review.summary) == SUMMARY_MOST
         assert review.summary.endswith("was cut here)")
 
-    def test_s_texts_show_all_there_is_of_them(self) -> None:
+    def test_shows_invisible_characters_in_its_texts(self) -> None:
         review = Review(summary="a\0\u202e\ud800b\n", comments=(Comment(path="x", body="\x1bc"),))
         assert (review.summary, review.comments[0].body) == ("ab", "c")
         assert Review.unpacked(review.packed()) == review
@@ -242,7 +242,9 @@ class TestAReview:
             ({"summary": "x", "comments": {}}, "comments"),
         ],
     )
-    def test_that_is_none_is_refused_with_the_field_s_name(self, value: Any, field: str) -> None:
+    def test_that_is_invalid_is_refused_with_the_name_of_the_field(
+        self, value: Any, field: str
+    ) -> None:
         self.refuse(value, field)
 
     @pytest.mark.parametrize(
@@ -275,7 +277,7 @@ class TestAReview:
     @pytest.mark.parametrize(
         "output", [b"", b" \n\t", b"\0", b"{", b"{not json", b'{"summary":"x"', b"{\xff"]
     )
-    def test_that_is_nothing_or_half_of_json_is_refused(self, output: bytes) -> None:
+    def test_that_is_empty_or_truncated_json_is_refused(self, output: bytes) -> None:
         with pytest.raises(ReviewInvalid):
             read_review(output)
 
@@ -295,7 +297,7 @@ class TestAReview:
     @pytest.mark.parametrize(
         "path", ["a", "src/a b.py", ".github/x.yml", "a..b", "日本.py", "x" * 1024]
     )
-    def test_may_speak_of_any_file(self, path: str) -> None:
+    def test_may_comment_on_any_file(self, path: str) -> None:
         assert Comment(path=path, body="b").path == path
 
     @pytest.mark.parametrize(
@@ -317,7 +319,7 @@ class TestAReview:
             "x" * 1025,
         ],
     )
-    def test_never_speaks_of_files_elsewhere(self, path: str) -> None:
+    def test_never_comments_on_files_outside_of_the_repository(self, path: str) -> None:
         with pytest.raises(ReviewInvalid) as refusal:
             Comment(path=path, body="b")
         assert refusal.value.field == "path"

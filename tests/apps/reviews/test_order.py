@@ -1,4 +1,4 @@
-"""Which of a pull request's or a branch's events is the latest: the forge's word, then arrival."""
+"""Which of a pull request's or a branch's events is the latest: the forge decides, then arrival."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def opened(head: int) -> Hook:
 
 
 def pushed(before: int, head: int, *, version: int | None = SECOND) -> Hook:
-    """New commits on the pull request."""
+    """An event about new commits on the pull request."""
     task = a_task(head=sha(head), before=sha(before))
     return a_hook(str(uuid4()), version, task)
 
 
 def branch(before: int, head: int) -> Hook:
-    """A push of GitLab, which does not say when it was."""
+    """A push of GitLab, which does not send the time."""
     task = a_push(forge=Forge("gitlab"), head=sha(head), before=sha(before))
     return a_hook(str(uuid4()), None, task)
 
@@ -71,7 +71,9 @@ async def waiting(reviews: Reviews, number: int | None = None) -> list[int]:
 
 
 class TestTwoEventsInTheSameSecond:
-    async def test_go_by_arrival_whatever_their_delivery_ids(self, reviews: Reviews) -> None:
+    async def test_are_ordered_by_arrival_whatever_their_delivery_ids(
+        self, reviews: Reviews
+    ) -> None:
         for number in range(1, 11):
             hooks = [
                 a_hook(str(uuid4()), SECOND, a_task(number=number, head=sha(head)))
@@ -81,7 +83,7 @@ class TestTwoEventsInTheSameSecond:
             assert newer.state is ReviewState.PENDING
             assert newer.superseded == (older.id,)
 
-    async def test_a_finished_review_supersedes_no_head_that_it_has_not_seen(
+    async def test_leave_a_head_that_the_finished_review_has_not_seen(
         self, reviews: Reviews, ledger: Ledger
     ) -> None:
         for number in range(1, 6):
@@ -93,10 +95,8 @@ class TestTwoEventsInTheSameSecond:
             assert newer.state is ReviewState.PENDING
             assert (await reviews.get(older.id)).state is ReviewState.COMPLETED
 
-    async def test_in_any_order_the_last_push_is_the_one_that_is_left(
-        self, reviews: Reviews
-    ) -> None:
-        """I19: GitHub says what the branch was at before; that tells the order of pushes."""
+    async def test_in_any_order_leave_the_last_push(self, reviews: Reviews) -> None:
+        """I19: GitHub sends the commit before; that tells the order of pushes."""
         chance = random.Random(1)
         for number, order in enumerate(chance.sample(ORDERS, 8), 1):
             events = [opened(1), pushed(1, 2), pushed(2, 3), pushed(3, 4)]
@@ -107,7 +107,7 @@ class TestTwoEventsInTheSameSecond:
             assert await waiting(reviews, number) == [4], order
             assert len(await head_states(reviews, number)) == 4
 
-    async def test_end_the_same_when_they_come_at_once_to_two_servers(
+    async def test_that_arrive_at_once_at_two_servers_end_the_same(
         self, url: str, reviews: Reviews
     ) -> None:
         async with Ledger(url) as other:
@@ -121,31 +121,31 @@ class TestTwoEventsInTheSameSecond:
                 )
                 assert await waiting(reviews, number) == [4]
 
-    async def test_the_newest_runs_though_it_was_superseded_meanwhile(
+    async def test_let_the_newest_run_though_it_was_superseded_meanwhile(
         self, reviews: Reviews, ledger: Ledger
     ) -> None:
         newest = await reviews.take(pushed(2, 3))
         assert (await reviews.take(opened(1))).superseded == (newest.id,)
-        await reviews.take(pushed(1, 2))  # what tells their order
+        await reviews.take(pushed(1, 2))  # this tells their order
         view = await reviews.get(newest.id)
         assert (view.state, view.last_error, view.finished_at) == ("PENDING", None, None)
         await settled(ledger, REVIEWS, newest.id, a_review().packed())
         assert (await reviews.get(newest.id)).state is ReviewState.COMPLETED
 
-    async def test_what_comes_late_is_not_taken_for_the_newest(
+    async def test_do_not_make_a_late_one_the_newest(
         self, reviews: Reviews, ledger: Ledger
     ) -> None:
         newest = await reviews.take(pushed(1, 2))
         await settled(ledger, REVIEWS, newest.id, a_review().packed())
         assert (await reviews.take(opened(1))).state is ReviewState.SUPERSEDED
 
-    async def test_a_branch_that_goes_back_is_reviewed_there(self, reviews: Reviews) -> None:
+    async def test_that_take_a_branch_back_review_it_there(self, reviews: Reviews) -> None:
         for hook in (pushed(9, 1), pushed(1, 2), pushed(2, 1)):
             last = await reviews.take(hook)
         assert last.state is ReviewState.PENDING
         assert await waiting(reviews) == [1]
 
-    async def test_one_that_was_cancelled_stays_the_latest(self, reviews: Reviews) -> None:
+    async def test_leave_a_cancelled_one_the_latest(self, reviews: Reviews) -> None:
         await reviews.take(opened(1))
         last = await reviews.take(pushed(1, 2))
         await reviews.cancel(last.id)
@@ -153,14 +153,14 @@ class TestTwoEventsInTheSameSecond:
         assert await waiting(reviews) == []
 
 
-class TestPushesOfGitLab:
-    async def test_go_by_arrival(self, reviews: Reviews) -> None:
+class TestPushesToGitLab:
+    async def test_are_ordered_by_arrival(self, reviews: Reviews) -> None:
         for hook in (branch(8, 1), branch(7, 2)):
             last = await reviews.take(hook)
         assert last.state is ReviewState.PENDING
         assert await waiting(reviews) == [2]
 
-    async def test_go_by_what_the_branch_was_at_before_if_that_is_known(
+    async def test_are_ordered_by_the_commit_before_if_that_is_known(
         self, reviews: Reviews
     ) -> None:
         for start in range(10, 70, 10):
@@ -170,7 +170,7 @@ class TestPushesOfGitLab:
                 await reviews.take(events[place])
             assert await waiting(reviews) == [start + 3], order
 
-    async def test_an_old_one_that_is_sent_again_under_another_id_changes_nothing(
+    async def test_that_are_sent_again_under_another_id_change_nothing(
         self, reviews: Reviews
     ) -> None:
         first = await reviews.take(branch(1, 2))
@@ -179,7 +179,7 @@ class TestPushesOfGitLab:
         assert (again.id, again.existed) == (first.id, True)
         assert await waiting(reviews) == [3]
 
-    async def test_a_branch_that_goes_back_and_forth_is_reviewed_where_it_is(
+    async def test_that_move_a_branch_back_and_forth_review_it_where_it_is(
         self, reviews: Reviews
     ) -> None:
         for hook in (branch(9, 1), branch(1, 2), branch(2, 1), branch(1, 2)):
@@ -187,7 +187,7 @@ class TestPushesOfGitLab:
         assert not last.existed
         assert await waiting(reviews) == [2]
 
-    async def test_a_backdated_commit_is_reviewed(self, reviews: Reviews) -> None:
+    async def test_of_a_backdated_commit_are_reviewed(self, reviews: Reviews) -> None:
         for head, at in ((1, "2026-01-01T10:00:00Z"), (2, "2001-01-01T10:00:00Z")):
             commit = {"id": sha(head), "message": "x", "timestamp": at}
             changes = {"before": sha(head - 1 or 9), "after": sha(head), "commits": [commit]}
@@ -198,7 +198,7 @@ class TestPushesOfGitLab:
 
 
 class TestMergeRequests:
-    async def test_of_one_second_go_by_the_revision_before(self, reviews: Reviews) -> None:
+    async def test_of_one_second_are_ordered_by_the_revision_before(self, reviews: Reviews) -> None:
         """GitLab's times have whole seconds; an update with new commits has an `oldrev`."""
         sent = [merge_request({"object_attributes.last_commit.id": sha(1)})]
         for old, new in ((1, 2), (2, 3)):
@@ -224,7 +224,7 @@ class TestOneBodyUnderSeveralDeliveryIds:
                 await settled(ledger, REVIEWS, taken.id, a_review().packed())
         assert len((await reviews.list()).reviews) == 1
 
-    async def test_is_one_review_also_when_a_newer_head_is_there(self, reviews: Reviews) -> None:
+    async def test_is_one_review_even_when_a_newer_head_exists(self, reviews: Reviews) -> None:
         body = payload("github_pull_request")
         old = await reviews.take(read_github(github("pull_request", body, delivery="old")))
         more = {"pull_request.updated_at": "2027-01-01T00:00:00Z", "pull_request.head.sha": sha(5)}
@@ -243,7 +243,7 @@ class TestOneBodyUnderSeveralDeliveryIds:
         assert ids == ["github-a", "github-a"]
 
     async def test_differs_from_a_later_event_of_the_same_head(self, reviews: Reviews) -> None:
-        """Whoever reopens a pull request asks anew."""
+        """Reopening a pull request asks for a review again."""
         await reviews.take(pushed(1, 2))
         later = await reviews.take(pushed(1, 2, version=SECOND + 1000))
         assert not later.existed
@@ -294,7 +294,7 @@ async def told_in_any_order(reviews: Reviews) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
-async def test_a_planted_fault_is_found(tmp_path: Path, fault: PlantedFault) -> None:
+async def test_a_planted_fault_in_the_order_is_found(tmp_path: Path, fault: PlantedFault) -> None:
     async with Ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
         await ledger.migrate()
         with planted(fault), pytest.raises(AssertionError):

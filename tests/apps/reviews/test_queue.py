@@ -1,4 +1,4 @@
-"""The queue of review tasks under the names of its document: order, delay, the queue below."""
+"""The queue of review tasks by the names of its document: order, delay, and the queue behind it."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ from towpath.engine.states import State
 from towpath.errors import InvalidName, InvalidOption, QueueDiffers
 
 
-class TestTheOrder:
+class TestTheOrderOfReviewTasks:
     """AC1, AC2, AC7."""
 
     async def test_is_high_before_normal_before_low(self, queue: ReviewQueue) -> None:
@@ -30,7 +30,7 @@ class TestTheOrder:
     async def test_is_first_in_first_out_within_a_priority(
         self, queue: ReviewQueue, clock: ManualClock
     ) -> None:
-        """In the same millisecond too, where the text of the ids would say otherwise."""
+        """This holds within one millisecond too, where the text of the ids says otherwise."""
         tasks = [str(n) for n in range(120)]
         for task in tasks:
             await queue.enqueue(task, HIGH)
@@ -45,16 +45,16 @@ class TestTheOrder:
         assert await drained(queue) == wanted
 
     @pytest.mark.parametrize("priority", [HIGH, 73, NORMAL, LOW])
-    async def test_is_the_documents_score(
+    async def test_is_the_score_of_the_document(
         self, queue: ReviewQueue, server: EmbeddedServer, clock: ManualClock, priority: int
     ) -> None:
-        """(100 - priority) · 1e13 + the time in ms, in the document's key and its tag."""
+        """(100 - priority) · 1e13 + the time in ms, under the key of the document with its tag."""
         await queue.enqueue("42", priority)
         now_ms = int(clock.now.timestamp() * 1000)
         assert items(server.ask("ZRANGE", QUEUE, 0, -1)) == [b"42"]
         assert server.ask("ZSCORE", QUEUE, "42") == b"%d" % ((100 - priority) * 10**13 + now_ms)
 
-    async def test_counts_ticks_where_the_time_stands_still(
+    async def test_counts_ticks_while_the_clock_stands_still(
         self, queue: ReviewQueue, server: EmbeddedServer, clock: ManualClock
     ) -> None:
         for task in ("9", "10", "11"):
@@ -74,16 +74,16 @@ class TestTheOrder:
         assert await queue.queue_size() == 0
 
 
-class TestEnqueuing:
-    async def test_twice_is_one_task(self, queue: ReviewQueue) -> None:
-        """The first one's priority and place stay."""
+class TestEnqueuingAReviewTask:
+    async def test_twice_makes_one_task(self, queue: ReviewQueue) -> None:
+        """Priority and place of the first one stay."""
         assert await queue.enqueue("a", NORMAL)
         assert await queue.enqueue("b", NORMAL)
         assert not await queue.enqueue("b", HIGH)
         assert await queue.queue_size() == 2
         assert await drained(queue) == ["a", "b"]
 
-    async def test_what_is_in_process_adds_nothing(self, queue: ReviewQueue) -> None:
+    async def test_that_is_in_process_adds_nothing(self, queue: ReviewQueue) -> None:
         await queue.enqueue("a")
         await queue.dequeue()
         assert not await queue.enqueue("a")
@@ -91,22 +91,22 @@ class TestEnqueuing:
         await queue.release_lock("a")
         assert await queue.queue_size() == 0
 
-    async def test_what_waits_for_its_time_adds_nothing(self, queue: ReviewQueue) -> None:
+    async def test_that_is_delayed_adds_nothing(self, queue: ReviewQueue) -> None:
         await queue.enqueue("a")
         await queue.dequeue()
         await queue.requeue_with_delay("a", 60)
         assert not await queue.enqueue("a", HIGH)
         assert await queue.dequeue() is None
 
-    async def test_what_has_ended_begins_it_anew(self, queue: ReviewQueue) -> None:
+    async def test_that_has_ended_starts_it_anew(self, queue: ReviewQueue) -> None:
         for _ in range(3):
             assert await queue.enqueue("a")
             assert await drained(queue) == ["a"]
 
-    async def test_what_is_dead_begins_it_anew(
+    async def test_that_is_dead_starts_it_anew(
         self, queue: ReviewQueue, engine: Engine, server: EmbeddedServer
     ) -> None:
-        """Also where the dead one was never a task: its own entry is whole."""
+        """This holds even if the dead job was never a task: its own entry is intact."""
         await queue.queue_size()
         server.ask("ZADD", QUEUE, 1, "a")
         assert await queue.dequeue() is None
@@ -115,35 +115,37 @@ class TestEnqueuing:
         assert await drained(queue) == ["a"]
         assert (await engine.inspect.counts("task")).dead == 0
 
-    async def test_many_at_once_is_one_task(self, queue: ReviewQueue, other: ReviewQueue) -> None:
+    async def test_many_times_at_once_makes_one_task(
+        self, queue: ReviewQueue, other: ReviewQueue
+    ) -> None:
         calls = (service.enqueue("a") for _ in range(20) for service in (queue, other))
         assert sorted(await asyncio.gather(*calls)) == [False] * 39 + [True]
         assert await drained(queue) == ["a"]
 
     @pytest.mark.parametrize("task", ["", "two\nlines", "\0", "x" * 513, 42])
-    async def test_what_can_be_no_name_is_refused(self, queue: ReviewQueue, task: str) -> None:
+    async def test_with_an_invalid_name_is_refused(self, queue: ReviewQueue, task: str) -> None:
         with pytest.raises(InvalidName, match="task"):
             await queue.enqueue(task)
 
     @pytest.mark.parametrize("task", ["octo/repo#7", "a:b:{c}", "Ü", "x" * 512])
-    async def test_takes_real_names(self, queue: ReviewQueue, task: str) -> None:
+    async def test_accepts_real_names(self, queue: ReviewQueue, task: str) -> None:
         await queue.enqueue(task)
         assert await queue.dequeue() == task
         assert await queue.is_locked(task)
         await queue.release_lock(task)
 
 
-class TestDequeuing:
+class TestDequeuingAReviewTask:
     """AC3, AC4."""
 
-    async def test_an_empty_queue_gives_nothing(self, queue: ReviewQueue) -> None:
+    async def test_from_an_empty_queue_returns_nothing(self, queue: ReviewQueue) -> None:
         assert await queue.dequeue() is None
 
-    async def test_takes_and_locks_in_one_step(
+    async def test_takes_and_locks_it_in_one_step(
         self, queue: ReviewQueue, server: EmbeddedServer
     ) -> None:
-        """One script: no moment at which the task is in neither place."""
-        await queue.dequeue()  # the server knows the script from now on
+        """It is one script, so there is no moment at which the task is in neither place."""
+        await queue.dequeue()  # Redis knows the script from now on
         await queue.enqueue("42", HIGH)
         below = Deployment.of(server)
         before = below.calls("evalsha", "eval")
@@ -166,14 +168,14 @@ class TestDequeuing:
         assert isinstance(left, int)
         assert 290_000 < left <= 300_000
 
-    async def test_the_owner_is_host_and_chance(
+    async def test_names_the_owner_by_host_and_a_random_part(
         self, queue: ReviewQueue, other: ReviewQueue
     ) -> None:
         assert queue.worker.startswith(f"{socket.gethostname()}-")
         assert len(queue.worker) == len(socket.gethostname()) + 37
         assert queue.worker != other.worker
 
-    async def test_does_not_hand_out_while_the_queue_is_paused(
+    async def test_returns_nothing_while_the_queue_is_paused(
         self, queue: ReviewQueue, engine: Engine
     ) -> None:
         await queue.enqueue("a")
@@ -183,13 +185,13 @@ class TestDequeuing:
         assert await queue.dequeue() == "a"
 
 
-class TestRequeuingWithDelay:
+class TestRequeuingAReviewTaskWithDelay:
     """AC5."""
 
-    async def test_hands_the_task_out_after_its_time_and_never_before(
+    async def test_returns_the_task_after_its_time_and_never_before(
         self, queue: ReviewQueue, clock: ManualClock
     ) -> None:
-        """However empty the queue is, and whatever the priority."""
+        """Neither an empty queue nor a high priority changes that."""
         await queue.enqueue("late", HIGH)
         await queue.dequeue()
         await queue.requeue_with_delay("late", 30)
@@ -198,7 +200,7 @@ class TestRequeuingWithDelay:
         clock.advance(milliseconds(1))
         assert await queue.dequeue() == "late"
 
-    async def test_lets_others_of_a_lower_priority_go_first(
+    async def test_lets_tasks_of_a_lower_priority_go_first(
         self, queue: ReviewQueue, clock: ManualClock
     ) -> None:
         await queue.enqueue("late", HIGH)
@@ -226,17 +228,17 @@ class TestRequeuingWithDelay:
         due_ms = int(clock.now.timestamp() * 1000) + 1500
         assert server.ask("ZSCORE", RETRY, "late") == b"%d" % due_ms
 
-    async def test_may_be_done_as_often_as_one_likes(
+    async def test_may_be_repeated_without_limit(
         self, queue: ReviewQueue, clock: ManualClock
     ) -> None:
-        """How often a task is tried, its record decides: no attempt is lost here."""
+        """The record decides how often a task is tried: no attempt is lost here."""
         await queue.enqueue("a")
         for _ in range(20):
             assert await queue.dequeue() == "a"
             await queue.requeue_with_delay("a", 0.1)
             clock.advance(seconds(0.1))
 
-    async def test_of_another_s_task_is_refused(
+    async def test_of_a_task_that_another_holds_is_refused(
         self, queue: ReviewQueue, other: ReviewQueue
     ) -> None:
         await queue.enqueue("a")
@@ -246,7 +248,7 @@ class TestRequeuingWithDelay:
         assert await queue.is_locked("a")
 
     @pytest.mark.parametrize("delay", [-1, nan, inf, "5", None])
-    async def test_takes_no_other_times(self, queue: ReviewQueue, delay: float) -> None:
+    async def test_refuses_other_delays(self, queue: ReviewQueue, delay: float) -> None:
         await queue.enqueue("a")
         await queue.dequeue()
         with pytest.raises(InvalidOption) as refused:
@@ -255,14 +257,14 @@ class TestRequeuingWithDelay:
         assert await queue.is_locked("a")
 
 
-class TestTheQueueBelow:
+class TestTheQueueBehindReviewTasks:
     async def test_may_have_another_name(self, engine: Engine, server: EmbeddedServer) -> None:
         queue = ReviewQueue(engine, "reviews.fast")
         await queue.enqueue("a")
         assert server.ask("ZCARD", "{reviews.fast}:queue") == 1
         assert await ReviewQueue(engine).queue_size() == 0
 
-    async def test_takes_options_that_fit(self, queue: ReviewQueue, engine: Engine) -> None:
+    async def test_accepts_options_that_fit(self, queue: ReviewQueue, engine: Engine) -> None:
         chosen = QueueOptions(remember=ZERO, max_length=10, max_attempts=2)
         await engine.queues.configure("task", chosen)
         for _ in range(2):
@@ -273,15 +275,15 @@ class TestTheQueueBelow:
     @pytest.mark.parametrize(
         "chosen", [QueueOptions(remember=hours(2)), QueueOptions(remember=ZERO, keep=hours(1))]
     )
-    async def test_is_refused_if_it_keeps_what_has_ended(
+    async def test_is_refused_if_it_keeps_ended_jobs(
         self, queue: ReviewQueue, engine: Engine, chosen: QueueOptions
     ) -> None:
-        """A task could not begin anew there."""
+        """A task could not start anew there."""
         await engine.queues.configure("task", chosen)
         with pytest.raises(QueueDiffers, match=r"remember|keep"):
             await queue.enqueue("a")
 
-    async def test_that_somebody_looked_into_before_gets_its_options(
+    async def test_gets_its_options_even_if_it_was_inspected_before(
         self, queue: ReviewQueue, engine: Engine
     ) -> None:
         await engine.claim("task", worker="early", lease=seconds(1))

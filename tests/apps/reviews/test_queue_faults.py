@@ -1,4 +1,4 @@
-"""Review tasks beside corrupt entries, in many hands at once, and after a crash."""
+"""Review tasks beside corrupt entries, with many workers at once, and after a crash."""
 
 import asyncio
 import subprocess
@@ -21,10 +21,10 @@ from towpath.engine.states import State
 
 
 class TestACorruptEntry:
-    """A6: set aside with its reason, and the queue goes on."""
+    """A6: it is set aside with its reason, and the queue goes on."""
 
     @pytest.mark.parametrize("key", [QUEUE, RETRY, LEASES])
-    async def test_without_a_task_behind_it_is_set_aside(
+    async def test_without_a_task_is_set_aside(
         self, queue: ReviewQueue, server: EmbeddedServer, key: str
     ) -> None:
         await queue.enqueue("good")
@@ -36,7 +36,7 @@ class TestACorruptEntry:
         assert key in dead.reason
 
     @pytest.mark.parametrize("entry", [b"\xff\xfe\x00", b"two\nlines", b"", b"x" * 600])
-    async def test_that_can_be_no_name_is_set_aside(
+    async def test_with_an_invalid_name_is_set_aside(
         self, queue: ReviewQueue, engine: Engine, server: EmbeddedServer, entry: bytes
     ) -> None:
         await queue.enqueue("good")
@@ -47,7 +47,7 @@ class TestACorruptEntry:
         assert dead.reason.startswith("NO_RECORD")
 
     @pytest.mark.parametrize("record", [b"garbage", b"", b"\x63" * 60])
-    async def test_with_a_spoilt_record_is_set_aside(
+    async def test_with_a_corrupt_record_is_set_aside(
         self, queue: ReviewQueue, server: EmbeddedServer, record: bytes
     ) -> None:
         for task in ("broken", "good"):
@@ -63,7 +63,7 @@ class TestACorruptEntry:
         self, queue: ReviewQueue, engine: Engine, server: EmbeddedServer
     ) -> None:
         for task in ("broken-1", "broken-2", "broken-3"):
-            # Large enough for a key of its own.
+            # The payload is large enough for a key of its own.
             await engine.submit("task", b"x" * 1000, id=task, priority=HIGH)
             assert server.ask("UNLINK", f"{{task}}:load:{task}") == 1
         await queue.enqueue("good")
@@ -89,10 +89,10 @@ class TestACorruptEntry:
         assert await drained(queue) == ["good"]
         assert (await job(queue, "a-mail")).reason == CORRUPT
 
-    async def test_does_not_stop_many_others(
+    async def test_in_large_numbers_does_not_stop_the_queue(
         self, queue: ReviewQueue, engine: Engine, server: EmbeddedServer
     ) -> None:
-        """More than one look passes over: a task behind them is still found."""
+        """There are more than one call passes over, and the task behind them is still found."""
         for n in range(350):
             server.ask("ZADD", QUEUE, n, f"stray-{n}")
         await queue.enqueue("good")
@@ -100,7 +100,7 @@ class TestACorruptEntry:
         assert (await engine.inspect.counts("task")).dead == 350
 
 
-# ── AC8: many at once, on a real server by its own clock ─────────────────────────────────
+# ── AC8: many at once, on a real Redis by its own clock ──────────────────────────────────
 
 
 async def filled(url: str, tasks: int) -> None:
@@ -120,8 +120,8 @@ def dequeuer(url: str, how: str = "") -> Generator[Program[str]]:
             process.kill()
 
 
-class TestManyAtOnce:
-    async def test_threads_are_handed_each_task_once(self, server: EmbeddedServer) -> None:
+class TestManyWorkersAtOnce:
+    async def test_get_each_task_once_in_threads(self, server: EmbeddedServer) -> None:
         await filled(server.url, 200)
         handed: list[str] = []
         start = threading.Barrier(8)
@@ -139,7 +139,7 @@ class TestManyAtOnce:
             await asyncio.to_thread(thread.join)
         assert sorted(handed, key=int) == [str(n) for n in range(200)]
 
-    async def test_processes_are_handed_each_task_once(self, server: EmbeddedServer) -> None:
+    async def test_get_each_task_once_in_processes(self, server: EmbeddedServer) -> None:
         await filled(server.url, 300)
         with (
             dequeuer(server.url) as one,
@@ -155,10 +155,8 @@ class TestManyAtOnce:
         async with Engine(server.url) as engine:
             assert await ReviewQueue(engine).queue_size() == 0
 
-    async def test_a_killed_process_s_task_is_handed_to_another(
-        self, server: EmbeddedServer
-    ) -> None:
-        """Its lock is made to end now: 300 s are what the other tests wait by a manual clock."""
+    async def test_get_the_task_of_a_killed_process(self, server: EmbeddedServer) -> None:
+        """Its lock is ended now; that it lasts 300 s is tested with a manual clock."""
         await filled(server.url, 3)
         with dequeuer(server.url, "silent") as killed:
             assert killed.stdout is not None
@@ -178,8 +176,10 @@ class TestManyAtOnce:
             assert await queue.dequeue() == task
             assert (await job(queue, task)).attempts == 2
 
-    async def test_tasks_outlast_their_service(self, server: EmbeddedServer) -> None:
-        """AC8: what was enqueued is there for whoever connects next, locks too."""
+    async def test_find_tasks_that_an_earlier_service_enqueued(
+        self, server: EmbeddedServer
+    ) -> None:
+        """AC8: enqueued tasks and locks are there for the next service that connects."""
         async with Engine(server.url) as engine:
             first = ReviewQueue(engine)
             for task in ("a", "b"):

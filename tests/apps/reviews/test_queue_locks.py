@@ -1,4 +1,4 @@
-"""The lock of a review task: whose it is, how long it lasts, who may take it away."""
+"""The lock of a review task: who holds it, how long it lasts, who may take it away."""
 
 import pytest
 
@@ -15,10 +15,10 @@ from towpath.engine.states import State
 from towpath.errors import JobNotFound, LeaseLost
 
 
-class TestTheLock:
+class TestTheLockOfAReviewTask:
     """AC3, AC6."""
 
-    async def test_lives_from_enqueue_over_dequeue_to_release(self, queue: ReviewQueue) -> None:
+    async def test_exists_from_dequeue_to_release(self, queue: ReviewQueue) -> None:
         assert not await queue.is_locked("a")
         await queue.enqueue("a")
         assert (await queue.queue_size(), await queue.is_locked("a")) == (1, False)
@@ -28,7 +28,9 @@ class TestTheLock:
         assert (await queue.queue_size(), await queue.is_locked("a")) == (0, False)
         assert await queue.dequeue() is None
 
-    async def test_of_another_is_not_released(self, queue: ReviewQueue, other: ReviewQueue) -> None:
+    async def test_of_another_owner_is_not_released(
+        self, queue: ReviewQueue, other: ReviewQueue
+    ) -> None:
         await queue.enqueue("a")
         await queue.dequeue()
         for verb in (other.release_lock, other.renew):
@@ -39,7 +41,7 @@ class TestTheLock:
         assert await queue.is_locked("a")
         await queue.release_lock("a")
 
-    async def test_that_nobody_has_is_not_released(self, queue: ReviewQueue) -> None:
+    async def test_that_nobody_holds_is_not_released(self, queue: ReviewQueue) -> None:
         await queue.enqueue("a")
         for task in ("a", "never"):
             with pytest.raises(TaskNotHeld):
@@ -55,10 +57,10 @@ class TestTheLock:
         assert await queue.is_locked("a")
         await queue.release_lock("a")
 
-    async def test_runs_out_and_the_task_comes_back_at_its_place(
+    async def test_expires_and_the_task_comes_back_at_its_place(
         self, queue: ReviewQueue, other: ReviewQueue, clock: ManualClock
     ) -> None:
-        """AC8: nobody has to sweep; the next who asks finds it."""
+        """AC8: no sweep is needed; the next dequeue finds it."""
         for task in ("a", "b"):
             await queue.enqueue(task)
         assert await queue.dequeue() == "a"
@@ -68,7 +70,7 @@ class TestTheLock:
         assert (await queue.is_locked("a"), await queue.queue_size()) == (False, 2)
         assert await other.dequeue() == "a"
 
-    async def test_that_has_run_out_can_not_be_released_over_its_new_owner(
+    async def test_that_expired_cannot_be_released_over_its_new_owner(
         self, queue: ReviewQueue, other: ReviewQueue, clock: ManualClock
     ) -> None:
         await queue.enqueue("a")
@@ -81,7 +83,7 @@ class TestTheLock:
         assert await queue.is_locked("a")
         await other.release_lock("a")
 
-    async def test_that_runs_out_again_and_again_ends_the_task_dead(
+    async def test_that_expires_again_and_again_ends_the_task_dead(
         self, queue: ReviewQueue, clock: ManualClock
     ) -> None:
         """A task that kills its workers does not go on for ever, and says why."""
@@ -95,7 +97,7 @@ class TestTheLock:
         assert dead.reason is not None
         assert queue.worker in dead.reason
 
-    async def test_tokens_of_what_nobody_released_do_not_pile_up(
+    async def test_leaves_no_tokens_of_unreleased_tasks_behind(
         self, queue: ReviewQueue, clock: ManualClock
     ) -> None:
         for n in range(50):
@@ -106,7 +108,7 @@ class TestTheLock:
 
 
 class TestForcingALock:
-    async def test_gives_the_task_back_and_refuses_its_holder(
+    async def test_releases_the_task_and_refuses_its_holder(
         self, queue: ReviewQueue, other: ReviewQueue
     ) -> None:
         for task in ("a", "b"):
@@ -118,7 +120,7 @@ class TestForcingALock:
             await queue.release_lock("a")
         assert await other.dequeue() == "a"
 
-    async def test_is_refused_where_there_is_none(self, queue: ReviewQueue) -> None:
+    async def test_is_refused_without_a_lock(self, queue: ReviewQueue) -> None:
         await queue.enqueue("a")
         with pytest.raises(TaskNotLocked) as refused:
             await queue.force_release("a")

@@ -1,4 +1,4 @@
-"""Reviews as records: taken once, the latest of each subject counts, looked at by people."""
+"""Reviews as records: accepted once, the latest of each subject counts, listed for people."""
 
 import os
 import random
@@ -45,7 +45,7 @@ def lease_of(queue: str, job: str) -> Lease:
 
 
 async def settled(ledger: Ledger, queue: str, id: str, result: bytes | None) -> None:
-    """An attempt that ends with *result*; none = it is dead."""
+    """An attempt that ends with *result*; None = it is dead."""
     lease = lease_of(queue, (await ledger.jobs.get(queue, id)).job)
     await ledger.jobs.begin(lease)
     word: Settlement = Bury(lease, "no luck") if result is None else Complete(lease, result)
@@ -56,8 +56,8 @@ def ids(page: ReviewPage) -> list[str]:
     return [review.id for review in page.reviews]
 
 
-class TestTakingAWebhook:
-    async def test_saves_the_task_and_answers_its_id(self, reviews: Reviews) -> None:
+class TestAcceptingAWebhook:
+    async def test_saves_the_task_and_returns_its_id(self, reviews: Reviews) -> None:
         taken = await reviews.take(a_hook("d1"))
         assert (taken.id, taken.state, taken.existed) == ("github-d1", ReviewState.PENDING, False)
         view = await reviews.get(taken.id)
@@ -65,17 +65,17 @@ class TestTakingAWebhook:
         assert (view.priority, view.attempts, view.review) == (HIGH, 0, None)
         assert abs((view.created_at - datetime.now(UTC)).total_seconds()) < 60
 
-    async def test_pushes_are_of_normal_priority(self, reviews: Reviews) -> None:
+    async def test_gives_pushes_a_normal_priority(self, reviews: Reviews) -> None:
         taken = await reviews.take(a_hook("d1", task=a_push()))
         assert (await reviews.get(taken.id)).priority == NORMAL
 
-    async def test_the_same_delivery_again_is_the_same_review(self, reviews: Reviews) -> None:
+    async def test_twice_makes_one_review(self, reviews: Reviews) -> None:
         await reviews.take(a_hook("d1"))
         again = await reviews.take(a_hook("d1"))
         assert (again.id, again.existed) == ("github-d1", True)
         assert len((await reviews.list()).reviews) == 1
 
-    async def test_a_newer_head_supersedes_what_has_not_begun(
+    async def test_of_a_newer_head_supersedes_reviews_that_have_not_begun(
         self, reviews: Reviews, ledger: Ledger
     ) -> None:
         await reviews.take(a_hook("running", 1))
@@ -88,12 +88,12 @@ class TestTakingAWebhook:
         assert old.last_error == "superseded by github-new"
         assert (await reviews.get("github-running")).state is ReviewState.RUNNING
 
-    async def test_an_older_one_that_comes_late_is_born_superseded(self, reviews: Reviews) -> None:
+    async def test_of_an_older_head_makes_a_superseded_review(self, reviews: Reviews) -> None:
         await reviews.take(a_hook("new", 2))
         late = await reviews.take(a_hook("old", 1))
         assert late.state is ReviewState.SUPERSEDED
 
-    async def test_others_are_left_alone(self, reviews: Reviews) -> None:
+    async def test_leaves_reviews_of_other_subjects_alone(self, reviews: Reviews) -> None:
         for delivery, task in (
             ("a", a_task(number=1)),
             ("b", a_task(number=2)),
@@ -105,7 +105,7 @@ class TestTakingAWebhook:
 
 
 class TestWebhooksInAnyOrder:
-    """I19: replayed, reordered or doubled, they give the same final state."""
+    """I19: replayed, reordered or repeated, they give the same final state."""
 
     DELIVERIES = (
         *(
@@ -117,7 +117,7 @@ class TestWebhooksInAnyOrder:
     )
 
     @pytest.mark.parametrize("round", range(6))
-    async def test_the_final_state_is_the_same(self, reviews: Reviews, round: int) -> None:
+    async def test_give_the_same_final_state(self, reviews: Reviews, round: int) -> None:
         sys.stdout.write(f"HOOKS_SEED={SEED}\n")
         chance = random.Random(SEED + round)
         sent = [*self.DELIVERIES, *chance.choices(self.DELIVERIES, k=20)]
@@ -127,20 +127,21 @@ class TestWebhooksInAnyOrder:
         views = (await reviews.list(size=200)).reviews
         assert len(views) == len(self.DELIVERIES)
         pending = {view.id for view in views if view.state is ReviewState.PENDING}
-        # The greatest version of each subject; of two with one version, the one that follows.
+        # The highest version of each subject; of two with one version, the one that follows the
+        # other.
         assert pending == {"github-pull-11", "github-other-4", "github-push-3"}
         rest = {view.state for view in views if view.id not in pending}
         assert rest == {ReviewState.SUPERSEDED}
 
 
-class TestAskingForAReview:
-    async def test_makes_an_id_or_takes_the_caller_s(self, reviews: Reviews) -> None:
+class TestRequestingAReview:
+    async def test_generates_an_id_or_uses_that_of_the_caller(self, reviews: Reviews) -> None:
         made = await reviews.submit(api_task())
         assert made.id.startswith("api-")
         own = await reviews.submit(api_task(8), id="nightly-7")
         assert own.id == "api-nightly-7"
 
-    async def test_the_same_id_again_is_harmless_unless_it_means_another_task(
+    async def test_with_the_same_id_again_is_harmless_unless_the_task_differs(
         self, reviews: Reviews
     ) -> None:
         await reviews.submit(api_task(), id="a")
@@ -149,7 +150,7 @@ class TestAskingForAReview:
             await reviews.submit(api_task(8), id="a")
         assert (await reviews.get("api-a")).task == api_task()
 
-    async def test_can_not_take_a_delivery_s_id(self, reviews: Reviews) -> None:
+    async def test_cannot_use_the_id_of_a_delivery(self, reviews: Reviews) -> None:
         taken = await reviews.take(a_hook("d1"))
         assert (await reviews.submit(api_task(), id="github-d1")).id != taken.id
 
@@ -160,19 +161,19 @@ class TestAskingForAReview:
             await reviews.submit(api_task(), priority=101)
 
     @pytest.mark.parametrize("id", ["", "a\nb", "x" * 600])
-    async def test_an_id_that_can_be_none_is_refused(self, reviews: Reviews, id: str) -> None:
+    async def test_with_an_invalid_id_is_refused(self, reviews: Reviews, id: str) -> None:
         with pytest.raises(InvalidName):
             await reviews.submit(api_task(), id=id)
         assert (await reviews.list()).reviews == []
 
-    async def test_the_latest_of_a_pull_request_counts(self, reviews: Reviews) -> None:
+    async def test_supersedes_earlier_reviews_of_the_pull_request(self, reviews: Reviews) -> None:
         first = await reviews.submit(api_task())
         second = await reviews.submit(api_task())
         assert second.superseded == (first.id,)
 
 
-class TestLooking:
-    async def test_shows_what_the_reviewer_said(self, reviews: Reviews, ledger: Ledger) -> None:
+class TestReadingAReview:
+    async def test_shows_the_result_of_the_reviewer(self, reviews: Reviews, ledger: Ledger) -> None:
         taken = await reviews.take(a_hook("d1"))
         await settled(ledger, REVIEWS, taken.id, a_review().packed())
         view = await reviews.get(taken.id)
@@ -182,7 +183,7 @@ class TestLooking:
         assert view.finished_at
         assert view.posting is None
 
-    async def test_lists_leave_it_out(self, reviews: Reviews, ledger: Ledger) -> None:
+    async def test_leaves_the_result_out_of_lists(self, reviews: Reviews, ledger: Ledger) -> None:
         taken = await reviews.take(a_hook("d1"))
         await settled(ledger, REVIEWS, taken.id, a_review().packed())
         [view] = (await reviews.list()).reviews
@@ -198,12 +199,12 @@ class TestLooking:
         assert posting is not None
         assert (posting.state, posting.url) == (ReviewState.COMPLETED, "https://forge.example/1")
 
-    async def test_what_is_not_there_is_not_found(self, reviews: Reviews) -> None:
+    async def test_that_does_not_exist_is_refused(self, reviews: Reviews) -> None:
         for ask in (reviews.get, reviews.cancel, reviews.retry):
             with pytest.raises(RecordNotFound):
                 await ask("github-nobody")
 
-    async def test_a_row_edited_by_hand_is_shown_as_far_as_it_can_be_read(
+    async def test_whose_row_was_edited_shows_as_much_as_can_be_read(
         self, reviews: Reviews, ledger: Ledger
     ) -> None:
         await reviews.take(a_hook("spoilt"))
@@ -218,7 +219,7 @@ class TestLooking:
         assert ids(await reviews.list()) == ["github-good", "github-spoilt"]
 
 
-class TestListing:
+class TestListingReviews:
     @pytest.fixture(autouse=True)
     async def some(self, reviews: Reviews) -> None:
         for number, repository in ((1, "octo/repo"), (11, "octo/repo"), (1, "octo/repo2")):
@@ -235,7 +236,7 @@ class TestListing:
         assert ids(rest) == ["github-repo-11", "github-repo-1"]
         assert rest.after is None
 
-    async def test_by_repository_means_that_one_from_every_forge(self, reviews: Reviews) -> None:
+    async def test_by_repository_includes_every_forge(self, reviews: Reviews) -> None:
         page = await reviews.list(repository="octo/repo")
         assert ids(page) == ["api-mine", "github-main", "github-repo-11", "github-repo-1"]
         assert ids(await reviews.list(repository="Octo/Repo")) == []
@@ -261,15 +262,15 @@ class TestListing:
         ],
         ids=str,
     )
-    async def test_refuses_what_can_not_be_right(
+    async def test_with_invalid_options_is_refused(
         self, reviews: Reviews, wish: dict[str, object]
     ) -> None:
         with pytest.raises(InvalidOption):
             await reviews.list(**wish)  # pyright: ignore[reportArgumentType] -- callers may be untyped
 
 
-class TestCancellingAndRetrying:
-    async def test_ends_what_waits_and_asks_what_runs_to_stop(
+class TestCancellingAndRetryingReviews:
+    async def test_ends_waiting_ones_and_asks_running_ones_to_stop(
         self, reviews: Reviews, ledger: Ledger
     ) -> None:
         await reviews.take(a_hook("waits"))
@@ -279,7 +280,7 @@ class TestCancellingAndRetrying:
         asked = await reviews.cancel("github-runs")
         assert (asked.state, asked.cancel_requested) == (ReviewState.RUNNING, True)
 
-    async def test_a_dead_one_gets_new_attempts(self, reviews: Reviews, ledger: Ledger) -> None:
+    async def test_gives_a_dead_one_new_attempts(self, reviews: Reviews, ledger: Ledger) -> None:
         taken = await reviews.take(a_hook("d1"))
         await settled(ledger, REVIEWS, taken.id, None)
         assert (await reviews.get(taken.id)).last_error == "no luck"
@@ -288,7 +289,7 @@ class TestCancellingAndRetrying:
         with pytest.raises(RecordNotDead):
             await reviews.retry(taken.id)
 
-    async def test_what_is_completed_is_left_alone_unless_its_posting_is_dead(
+    async def test_leaves_completed_ones_alone_unless_their_posting_is_dead(
         self, reviews: Reviews, ledger: Ledger
     ) -> None:
         taken = await reviews.take(a_hook("d1"))

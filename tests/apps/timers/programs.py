@@ -1,4 +1,4 @@
-"""Apps of worker processes under test. Params are the path of a file that they write to."""
+"""Apps of worker processes under test. The params of a timer are the path of a file to write to."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ async def first(path: str) -> None:
 
 @timers.worker("two")
 async def second(path: str) -> None:
-    """Goes on for ever if there is a file that says so."""
+    """Runs for ever if a file with that name exists."""
     note(path, "second")
     if os.path.exists(f"{path}.hold"):  # noqa: ASYNC240, PTH110 -- the process is to end here
         await asyncio.Event().wait()

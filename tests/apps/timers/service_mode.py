@@ -1,4 +1,4 @@
-"""A server with timers in service mode, and those who talk to it."""
+"""A server with timers in service mode, and its clients."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""Timers over HTTP: what is answered, and what is refused with which status and code."""
+"""Timers over HTTP: the answers, and each refusal with its status and code."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta

@@ -22,7 +22,7 @@ HEAVY = Instance(id="h", app="shop", address="http://h/", types=("t",), weight=3
 
 
 class ObservedBalancer:
-    """A balancer on a clock of the test, and the changes of breakers that it returned."""
+    """A balancer on a manual clock, and the changes that it reported."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -49,8 +49,8 @@ def observed() -> ObservedBalancer:
     return ObservedBalancer()
 
 
-class TestChoosing:
-    def test_from_no_instances_gives_none(self, observed: ObservedBalancer) -> None:
+class TestChoosingAnInstance:
+    def test_from_an_empty_list_gives_none(self, observed: ObservedBalancer) -> None:
         assert observed.chosen() is None
         assert observed.balancer.choose([A], "t", excluded={"a"}) is None
 
@@ -76,7 +76,7 @@ class TestChoosing:
         assert {observed.chosen(A, B) for _ in range(100)} == {"a", "b"}
 
 
-class TestABreaker:
+class TestTheBreakerOfAnInstance:
     def test_opens_after_the_threshold_of_failures_in_a_row(
         self, observed: ObservedBalancer
     ) -> None:
@@ -155,7 +155,7 @@ class TestABreaker:
         observed.now = FIRST_PAUSE
         assert observed.chosen(A) == "a"
 
-    def test_is_forgotten_with_its_instance(self, observed: ObservedBalancer) -> None:
+    def test_is_removed_with_its_instance(self, observed: ObservedBalancer) -> None:
         observed.fail(A)
         observed.balancer.keep({"b"})
         assert observed.chosen(A) == "a"

@@ -1,4 +1,4 @@
-"""The Python client of service mode: what it answers to whom, and how it stays registered."""
+"""The Python client of service mode: its answers to the server, and how it stays registered."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ async def client(app: FastAPI, address: str) -> TimerClient:
 
 
 class SignedCalls:
-    """Calls as the server signs them."""
+    """Makes calls signed like those of the server."""
 
     def __init__(self, client: TimerClient, secret: str) -> None:
         self.client, self.secret = client, secret
@@ -140,7 +140,7 @@ class TestAClient:
         assert signed.status(token=7) == 200
         assert signed.status(token=8) == 200
 
-    def test_asks_for_another_attempt_when_a_handler_fails(
+    def test_answers_that_an_attempt_failed_when_a_handler_raises(
         self, signed: SignedCalls, caplog: pytest.LogCaptureFixture
     ) -> None:
         @signed.client.on("u")
@@ -160,7 +160,7 @@ class TestAClient:
 
         assert signed.client.answer(*signed.call(task_type="u")) == (b"no such order", 422)
 
-    def test_answers_with_the_lease_when_a_handler_goes_on(self, signed: SignedCalls) -> None:
+    def test_answers_with_the_lease_of_a_handler_that_hands_over(self, signed: SignedCalls) -> None:
         signed.client.on("raises")(_later)
         signed.client.on("returns")(_much_later)
         assert signed.client.answer(*signed.call(task_type="raises")) == (b'{"lease_s": 60}', 202)
@@ -332,7 +332,7 @@ class TestSubmittingFromAClient:
             assert refused.value.problem == problem
 
 
-class TestARegistration:
+class TestTheRegistrationOfAnInstance:
     async def test_lasts_as_long_as_the_lifespan(
         self, client: TimerClient, api: InstancesApi
     ) -> None:

@@ -1,4 +1,6 @@
-"""Applications that are called when their timers are due: the examples, run with the real thing."""
+"""Applications that are called when their timers are due: the examples, run with the real
+frameworks.
+"""
 
 import os
 import re
@@ -64,7 +66,7 @@ def example(scheduler: RunningServer, program: str, said: Path, **more: str) -> 
         eventually(lambda: instances(scheduler))
         yield
         process.terminate()
-        # Uvicorn ends in good order, and then by the signal that it was sent.
+        # Uvicorn shuts down orderly, and then raises the signal that it got.
         assert process.wait(HANGS) in (0, -signal.SIGTERM), said.read_text()
         assert instances(scheduler) == []
     finally:
@@ -87,7 +89,7 @@ def test_an_example_is_called(scheduler: RunningServer, program: str, tmp_path: 
         address = instances(scheduler)[0]["address"]
         refused = scheduler.client("").post(address, json={"task_type": "order.timeout"})
         assert refused.status_code == 401, "only what is signed"
-    told = re.findall(r"cancelled (.+?-\d)", said.read_text())  # two threads may share a line
+    told = re.findall(r"cancelled (.+?-\d)", said.read_text())  # two threads may write on one line
     assert sorted(told) == orders
 
 

@@ -1,4 +1,4 @@
-"""Timers that are settled together with a lease that no handler took: the log has all of them."""
+"""Timers that are settled together with leases that no handler took are all in the log."""
 
 import gc
 from asyncio import Event

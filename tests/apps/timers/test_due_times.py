@@ -1,4 +1,4 @@
-"""A timer's due time in service mode: the same whatever becomes of its calls."""
+"""A timer's due time in service mode is the same whatever becomes of its calls."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -27,7 +27,8 @@ recorded = pytest.mark.parametrize("record", [False, True], ids=["plain", "recor
 
 @pytest.fixture
 def timer_options() -> TimersOptions:
-    return altered(call_within=seconds(HANGS), calls_per_type=1)  # so that calls have an order
+    # one at a time, so that calls have an order
+    return altered(call_within=seconds(HANGS), calls_per_type=1)
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ async def submit(
             assert (await timers.submit(made)).delay_time == at
         if instant_ms("now", datetime.now(UTC)) < base:
             return due
-        margin *= 10  # a slow machine: the first was due before the last came
+        margin *= 10  # a slow machine: the first was due before the last was submitted
         for id in due:
             await timers.cancel(KEY, id)
 
@@ -150,7 +151,7 @@ async def test_a_timer_that_is_tried_again_keeps_its_due_time(
 
 
 @recorded
-async def test_a_timer_whose_time_had_passed_has_it_in_the_log(
+async def test_a_timer_with_a_past_due_time_has_that_in_the_log(
     app: FastAPI, api: InstancesApi, timers: TimerService, receiver: Receiver, *, record: bool
 ) -> None:
     """The log shows the due time that was asked for, as the call does."""
@@ -208,7 +209,7 @@ async def test_a_timer_that_is_tried_again_comes_before_those_that_were_due_late
 async def test_the_lease_of_a_timer_that_was_handed_over_ends_in_the_log(
     api: InstancesApi, timers: TimerService, receiver: Receiver
 ) -> None:
-    """Nobody completes or fails the first attempt."""
+    """The first attempt is neither completed nor failed."""
     answers = iter([http("202 Accepted", b'{"lease_s": 1}'), http()])
 
     async def behave(_: Reader, writer: Writer) -> None:

@@ -1,4 +1,4 @@
-"""The programs of `examples/timers` that work on timers themselves."""
+"""The programs of `examples/timers` that run timers themselves."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ def test_the_delay_queue_runs_its_workers_once_each(server: EmbeddedServer) -> N
     ran = run([sys.executable, EXAMPLES / "delay_queue.py"], env=env(server), cwd=ROOT)
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()
-    # Its state is read a moment later, and may be another one by then.
+    # Its state is read a moment later, and may have changed by then.
     assert [line for line in lines if not line.startswith("order-7 ")] == [
         "cancelled order 7", "told Anna",
     ]  # fmt: skip

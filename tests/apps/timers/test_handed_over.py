@@ -1,4 +1,6 @@
-"""Timers whose call was answered with 202: the instance's own until it ends them, by token."""
+"""Timers whose call was answered with 202: the instance holds them until it settles them, by
+token.
+"""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -23,7 +25,7 @@ TYPE = "取消 a/b"
 
 
 class AcceptingInstance:
-    """An instance that answers 202 to all, and its key."""
+    """An instance that answers 202 to all calls, and its key."""
 
     def __init__(self, app: FastAPI, api: InstancesApi, receiver: Receiver) -> None:
         self.app, self.api, self.receiver = app, api, receiver
@@ -101,10 +103,10 @@ async def test_a_handed_over_timer_is_completed_by_its_token_once(
     await eventually_async(logged)
 
 
-async def test_the_app_of_a_handed_over_timer_is_in_the_body_or_the_query(
+async def test_the_app_of_a_handed_over_timer_may_be_in_the_body_or_the_query(
     instance: AcceptingInstance,
 ) -> None:
-    """`?app=` is what GET, PATCH and DELETE take."""
+    """GET, PATCH and DELETE take `?app=`."""
     await instance.engine.submit(instance.queue, b'{"params": 1}', id="a")
     call = await instance.called("a")
     path = f"timers/{quote(TYPE, safe='')}/a"
@@ -157,7 +159,7 @@ async def test_an_outdated_token_changes_nothing(instance: AcceptingInstance, ap
 async def test_the_lease_of_a_handed_over_timer_is_renewed(instance: AcceptingInstance) -> None:
     await instance.engine.submit(instance.queue, b'{"params": 1}', id="a")
     call = await instance.called("a")
-    await instance.lengthened("a")  # that would replace a renewal of the same moment
+    await instance.lengthened("a")  # otherwise it could be taken for a renewal at the same moment
     answer = await instance.say("renew", "a", token=call["token"], lease_s=3600)
     assert answer.status_code == 200, answer.text
     assert answer.json()["cancel_requested"] is False
@@ -182,7 +184,9 @@ async def test_an_expired_lease_of_a_handed_over_timer_is_a_failed_attempt(
 
 
 @pytest.mark.parametrize("body", [b"x", b'{"lease_s": -1}'])
-async def test_an_unreadable_lease_is_a_minute(instance: AcceptingInstance, body: bytes) -> None:
+async def test_an_unreadable_lease_in_an_answer_lasts_a_minute(
+    instance: AcceptingInstance, body: bytes
+) -> None:
     instance.receiver.answer = http("202 Accepted", body)
     await instance.engine.submit(instance.queue, b'{"params": 1}', id="a")
     await instance.called("a")
@@ -196,7 +200,9 @@ async def test_an_unreadable_lease_is_a_minute(instance: AcceptingInstance, body
     await eventually_async(held)
 
 
-async def test_the_row_decides_about_a_recorded_timer(instance: AcceptingInstance) -> None:
+async def test_the_row_decides_about_a_recorded_timer_that_was_handed_over(
+    instance: AcceptingInstance,
+) -> None:
     jobs = instance.app.state.ledger.jobs
     for id in ("done", "failed"):
         headers = {"handler": RECORDED}

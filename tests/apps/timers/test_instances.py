@@ -1,4 +1,4 @@
-"""Instances of applications: registered, alive by the server's clock, bounded, and forgotten."""
+"""Instances of applications: registered, alive by the clock of Redis, limited, and forgotten."""
 
 import re
 from contextlib import suppress
@@ -119,7 +119,7 @@ class TestAnInstance:
         with pytest.raises(InstanceNotFound):
             await instances.leave("shop", instance.id)
 
-    async def test_of_another_app_can_t_be_touched(self, instances: Instances) -> None:
+    async def test_of_another_app_cannot_be_changed(self, instances: Instances) -> None:
         instance = await instances.register("shop", WHERE, ["t"])
         for verb in (instances.beat, instances.leave):
             with pytest.raises(InstanceNotFound):
@@ -127,22 +127,20 @@ class TestAnInstance:
         assert await addresses(instances) == [WHERE]
 
 
-class TestTheLimit:
-    async def test_of_instances_per_app_holds(
-        self, instances: Instances, clock: ManualClock
-    ) -> None:
+class TestTheLimitOfInstances:
+    async def test_per_app_is_enforced(self, instances: Instances, clock: ManualClock) -> None:
         for n in range(MOST_OF_APP):
             await instances.register("shop", f"{WHERE}{n}", ["t"])
         with pytest.raises(TooManyInstances, match="shop") as refused:
             await instances.register("shop", WHERE, ["t"])
         assert (refused.value.limit, refused.value.most) == ("app", MOST_OF_APP)
-        await instances.register("shop", f"{WHERE}7", ["t"])  # one of those
+        await instances.register("shop", f"{WHERE}7", ["t"])  # it replaces one of those
         await instances.register("mail", WHERE, ["t"])
         clock.advance(ALIVE_FOR)
         await instances.register("shop", WHERE, ["t"])
         assert await addresses(instances) == [WHERE]
 
-    async def test_of_instances_per_owner_holds_until_some_are_gone(
+    async def test_per_owner_is_enforced_until_some_have_left(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         instances = Instances(engine, TimersOptions(instances_per_owner=3))
@@ -151,7 +149,7 @@ class TestTheLimit:
         with pytest.raises(TooManyInstances) as refused:
             await instances.register("app3", WHERE, ["t"], owner="eve")
         assert (refused.value.limit, refused.value.most) == ("owner", 3)
-        await instances.register("app0", WHERE, ["other"], owner="eve")  # one of those
+        await instances.register("app0", WHERE, ["other"], owner="eve")  # it replaces one of those
         await instances.register("app0", WHERE, ["t"], owner="ann")
         await instances.register("app0", WHERE, ["t"])
         await instances.leave("app0", instance_id("app0", WHERE, "eve"), owner="eve")
@@ -162,7 +160,7 @@ class TestTheLimit:
         with pytest.raises(TooManyInstances):
             await instances.register("new3", WHERE, ["t"], owner="eve")
 
-    async def test_of_all_instances_holds(self, engine: Engine) -> None:
+    async def test_in_total_is_enforced(self, engine: Engine) -> None:
         instances = Instances(engine, TimersOptions(instances=3))
         for n in range(3):
             await instances.register(f"app{n}", WHERE, ["t"])
@@ -172,7 +170,7 @@ class TestTheLimit:
         await instances.leave("app0", instance_id("app0", WHERE))
         await instances.register("app3", WHERE, ["t"])
 
-    async def test_holds_after_many_registrations(
+    async def test_is_not_exceeded_by_many_registrations(
         self, instances: Instances, server: EmbeddedServer
     ) -> None:
         """One address is one instance; many addresses are as many as an app may have."""
@@ -182,7 +180,7 @@ class TestTheLimit:
                 await instances.register("shop", f"{WHERE}{n}", ["t"])
         assert len((await instances.roster()).all()) == MOST_OF_APP
 
-    async def test_of_types_and_bytes_per_instance_holds(self, instances: Instances) -> None:
+    async def test_of_types_and_bytes_per_instance_is_enforced(self, instances: Instances) -> None:
         with pytest.raises(InvalidOption, match="100") as too_many:
             await instances.register("shop", WHERE, [f"t{n}" for n in range(101)])
         assert (too_many.value.option, too_many.value.value) == ("task_types", 101)
@@ -231,7 +229,9 @@ class TestServiceMode:
         assert mail.secret != shop.secret
         assert shop.secret not in repr(shop)
 
-    async def test_without_a_secret_nobody_can_register(self, engine: Engine, types: Types) -> None:
+    async def test_without_a_secret_accepts_no_registration(
+        self, engine: Engine, types: Types
+    ) -> None:
         options = TimersOptions(allow=("10.0.0.0/8",))
         log = FiringLog(engine, options)
         mode = ServiceMode(engine, options, types, log=log)
@@ -301,7 +301,7 @@ class TestServiceMode:
         assert (found.breaker, found.avoided_by) == ("closed", ())
 
 
-def test_the_page_about_users_of_redis_names_every_command() -> None:
+def test_the_page_about_redis_users_names_every_command() -> None:
     page = (ROOT / "docs" / "how-to" / "connect-over-tls.md").read_text()
     scripts = (ROOT / "src" / "towpath" / "apps" / "timers" / "lua").rglob("*.lua")
     text = "".join(path.read_text() for path in scripts)

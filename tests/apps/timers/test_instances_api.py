@@ -124,7 +124,7 @@ class TestRegistering:
         assert "callback_url" in refusal.text
 
 
-class TestKeys:
+class TestKeysForInstances:
     async def test_need_the_scope_work_for_every_type(self, app: FastAPI) -> None:
         async with with_key(app, "submit", "read") as reader:
             assert code(await reader.try_to_register(WHERE, "a"), 403) == "scope-missing"

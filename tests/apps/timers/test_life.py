@@ -1,4 +1,4 @@
-"""A timer that is set, moved, cancelled, listed and explained; types that nobody uses."""
+"""A timer is set, moved, cancelled, listed and explained; unused types are deleted."""
 
 from datetime import datetime, timedelta
 
@@ -111,15 +111,13 @@ class TestCancellingATimer:
         clock.advance(hours(1))
         assert await engine.claim(QUEUE, worker="w", lease=seconds(30)) == []
 
-    async def test_asks_a_running_one_to_stop(self, timers: TimerService, engine: Engine) -> None:
+    async def test_that_runs_asks_it_to_stop(self, timers: TimerService, engine: Engine) -> None:
         await timers.submit(a_timer(delay=0))
         lease = await claim(engine)
         assert (await timers.cancel(KEY, "x")).state is State.LEASED
         assert (await engine.renew(lease, seconds(30))).cancel_requested
 
-    async def test_is_refused_after_it_has_ended(
-        self, timers: TimerService, engine: Engine
-    ) -> None:
+    async def test_that_has_ended_is_refused(self, timers: TimerService, engine: Engine) -> None:
         with pytest.raises(TimerNotFound):
             await timers.cancel(KEY, "x")
         await timers.submit(a_timer(delay=0))
@@ -199,7 +197,7 @@ class TestListingTimers:
             await timers.list(TimerQuery(), size=0)
 
 
-class TestTypes:
+class TestTypesOfTimers:
     async def test_show_their_timers_and_their_owner(
         self, timers: TimerService, engine: Engine
     ) -> None:
@@ -263,7 +261,7 @@ class TestUnusedTypes:
         assert (await timers.log.read(KEY)).firings == []
         await timers.log.close()
 
-    async def test_stay_while_a_timer_waits_or_a_worker_serves_them(
+    async def test_are_kept_while_a_timer_waits_or_a_worker_serves_them(
         self, timers: TimerService, clock: ManualClock
     ) -> None:
         await timers.submit(a_timer(delay=days(10)))

@@ -79,7 +79,7 @@ class TestReadingTheLog:
             await log.read(KEY, size=1001)
 
 
-class TestTheLog:
+class TestTheLogOfFirings:
     async def test_has_a_limit_of_entries(self, engine: Engine, clock: ManualClock) -> None:
         log = FiringLog(engine, TimersOptions(log_entries=3))
         for number in range(10):
@@ -118,7 +118,7 @@ class TestTheLog:
         clock.advance(days(1))
         assert await ids(log) == []
 
-    async def test_stays_empty_where_it_is_turned_off(
+    async def test_stays_empty_if_it_is_turned_off(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         log = FiringLog(engine, TimersOptions(log_entries=0))
@@ -138,7 +138,7 @@ class TestTheLog:
             assert await ids(log) == ["c", "b", "a"]
 
 
-async def test_entries_that_could_not_be_written_are_written_when_redis_is_back(
+async def test_keeps_entries_that_could_not_be_written_until_redis_is_back(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     limits = Limits(answer=seconds(0.2), give_up=seconds(0.4))

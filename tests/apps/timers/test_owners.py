@@ -59,7 +59,7 @@ async def submit(api: InstancesApi, id: str, **more: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize("record", [False, True])
-class TestATimer:
+class TestATimerOfAnOwner:
     @pytest.mark.parametrize(
         ("method", "end", "body"),
         [
@@ -73,7 +73,7 @@ class TestATimer:
             ("POST", "/renew", {"token": 1}),
         ],
     )
-    async def test_of_another_owner_is_answered_as_a_missing_one(
+    async def test_is_answered_to_other_owners_like_a_missing_one(
         self,
         ann: InstancesApi,
         eve: InstancesApi,
@@ -95,7 +95,9 @@ class TestATimer:
     async def test_of_another_owner_keeps_its_id_and_reveals_nothing(
         self, ann: InstancesApi, eve: InstancesApi, *, record: bool
     ) -> None:
-        """The same answer to the same and to other content, before and after its end."""
+        """Other owners get the same answer for equal and for other content, before and after its
+        end.
+        """
         await submit(ann, "order-17", record=record)
         path = "timers/t/order-17?app=shop"
 
@@ -138,7 +140,7 @@ class TestATimer:
             assert moved.status_code == 200
             assert (await submit(other, "order-17", record=record)).status_code == 200
 
-    async def test_made_without_a_key_is_the_admin_s(
+    async def test_that_was_made_without_a_key_belongs_to_admins(
         self, app: FastAPI, ann: InstancesApi, *, record: bool
     ) -> None:
         timers: TimerService = app.state.services["timers"]
@@ -151,7 +153,7 @@ class TestATimer:
 async def test_an_ended_row_of_another_owner_is_not_replaced(
     ann: InstancesApi, eve: InstancesApi, server: EmbeddedServer
 ) -> None:
-    """Redis has forgotten it, so that its id can be used for a timer without a row."""
+    """Redis has forgotten it, so its id can be used for a timer without a row."""
     path = "timers/t/order-17?app=shop"
     await submit(ann, "order-17", record=True)
     await ann.say("POST", "timers/t/order-17/cancel?app=shop")
@@ -173,7 +175,7 @@ class TestAList:
         assert taken["task_id"] == "b"
 
 
-class TestTheLog:
+class TestTheLogOfAnOwner:
     async def test_has_the_firings_of_the_owner_s_timers(
         self, app: FastAPI, ann: InstancesApi, eve: InstancesApi, receiver: Receiver
     ) -> None:
@@ -211,7 +213,7 @@ class TestAnInstance:
             assert foreign[0] == 404
         assert [one["instance_id"] for one in await ann.instances()] == [hers]
 
-    async def test_at_the_address_of_another_owner_replaces_nothing(
+    async def test_at_the_address_of_another_owners_replaces_nothing(
         self, app: FastAPI, ann: InstancesApi, eve: InstancesApi
     ) -> None:
         hers = await ann.register(WHERE, "a", "b")
@@ -253,7 +255,7 @@ class TestAnInstance:
     async def test_of_another_owner_can_not_settle_a_timer_that_was_handed_over(
         self, app: FastAPI, ann: InstancesApi, eve: InstancesApi, receiver: Receiver
     ) -> None:
-        """Tokens are numbers that can be guessed: they are not enough."""
+        """Tokens are numbers that can be guessed, so they are not enough."""
         receiver.answer = http("202 Accepted", body=b'{"lease_s": 600}')
         await ann.register(receiver.url(), "t")
         async with with_key(app, "submit", "read", owner="sender") as sender:
@@ -315,8 +317,8 @@ class TestTooManyInstances:
             await ben.register(WHERE, "a")
 
 
-class TestSharing:
-    async def test_lets_all_keys_use_all_timers_and_instances(
+class TestSharedTimers:
+    async def test_let_all_keys_use_all_timers_and_instances(
         self, server: EmbeddedServer, prepared_file_url: str
     ) -> None:
         made = scheduling_on(server.url, Ledger(prepared_file_url), altered(shared=True))
@@ -335,6 +337,6 @@ class TestSharing:
             assert (await eve.say("DELETE", path)).status_code == 204
 
 
-def test_secrets_of_apps_and_owners_are_never_the_same() -> None:
+def test_secrets_of_apps_and_owners_always_differ() -> None:
     of = [("shop", ""), ("shop", "ann"), ("shop ann", ""), ("shop", "eve"), ("ann", "shop")]
     assert len({secrets_of(app, (SECRET,), owner=owner)[0] for app, owner in of}) == len(of)

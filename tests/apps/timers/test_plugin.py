@@ -49,7 +49,7 @@ class Order:
     number: int
 
 
-class TestWorkers:
+class TestPlugInWorkers:
     async def test_an_async_function_gets_the_params_by_its_annotation(
         self, timers: Timers
     ) -> None:
@@ -100,7 +100,9 @@ class TestWorkers:
             assert await ended(timers, "x") is State.DONE
         assert seen == [message]
 
-    async def test_params_that_do_not_fit_the_annotation_are_dead(self, timers: Timers) -> None:
+    async def test_a_timer_whose_params_do_not_fit_the_annotation_is_dead(
+        self, timers: Timers
+    ) -> None:
         @timers.worker("t")
         async def work(order: Order) -> None:
             raise AssertionError
@@ -109,7 +111,7 @@ class TestWorkers:
             await timers.submit("t", "nonsense", task_id="x", delay=0)
             assert await ended(timers, "x") is State.DEAD
 
-    async def test_a_type_that_is_added_while_it_runs_is_served(self, timers: Timers) -> None:
+    async def test_a_type_that_is_added_at_run_time_is_served(self, timers: Timers) -> None:
         @timers.worker("t")
         async def work() -> None: ...
 
@@ -252,7 +254,7 @@ class TestSeveralWorkersOfAType:
         assert seen == ["first", "first", "second"]
 
 
-class TestOwningAType:
+class TestOwningATypeOfTimers:
     async def test_a_worker_is_alive_while_it_runs(self, timers: Timers, engine: Engine) -> None:
         @timers.worker("t")
         async def work() -> None: ...
@@ -345,7 +347,7 @@ class TestTheLog:
         assert value("towpath_timers_late_seconds_bucket", le="0.001") is not None
 
 
-class TestThreads:
+class TestTheThreadsOfAPlugIn:
     async def test_limit_how_many_timers_run_at_once(self, timers: Timers) -> None:
         """Two timers run at a time, and never a third one."""
         both, running, seen = threading.Barrier(2), list[int](), list[int]()
@@ -372,7 +374,7 @@ class TestThreads:
             timers.set_threads(size)
 
 
-class TestAPlugin:
+class TestAPlugIn:
     async def test_starts_a_worker_in_the_running_loop(self, timers: Timers) -> None:
         done = asyncio.Event()
 

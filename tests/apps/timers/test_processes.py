@@ -1,4 +1,6 @@
-"""Plug-in workers in processes of their own: killed, frozen, side by side, and after a restart."""
+"""Plug-in workers in processes of their own: killed, frozen, at the same time, and after a
+restart.
+"""
 
 import random
 from collections.abc import AsyncIterator
@@ -51,9 +53,9 @@ async def done(timers: TimerService, task_type: str, task_id: str) -> None:
     await eventually_async(is_done)
 
 
-class TestSeveralWorkersOfAType:
+class TestSeveralWorkersOfATypeInProcesses:
     @pytest.mark.parametrize("fault", ["kill", "freeze"])
-    async def test_a_worker_that_succeeded_is_not_invoked_again_in_another_process(
+    async def test_that_succeeded_are_not_invoked_again_in_another_process(
         self, timers: TimerService, engine_url: str, file: Path, fault: str
     ) -> None:
         """The process ends after the first worker; another process invokes the second one."""
@@ -70,7 +72,9 @@ class TestSeveralWorkersOfAType:
 
 
 class TestSeveralProcesses:
-    async def test_share_the_work(self, timers: TimerService, engine_url: str, file: Path) -> None:
+    async def test_share_the_timers(
+        self, timers: TimerService, engine_url: str, file: Path
+    ) -> None:
         with (
             WorkerProcess(APP, url=engine_url),
             WorkerProcess(APP, url=engine_url),
@@ -87,16 +91,16 @@ class TestSeveralProcesses:
         assert len(lines(file)) == count
 
 
-class TestARestart:
+class TestARestartOfAllWorkers:
     @pytest.fixture
     async def kept(self, tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
         with EmbeddedServer(data=tmp_path / "valkey") as server:
             yield server
 
-    async def test_runs_timers_that_fell_due_meanwhile_in_order_of_due_time(
+    async def test_runs_timers_that_fell_due_meanwhile_in_the_order_of_due_times(
         self, kept: EmbeddedServer, file: Path
     ) -> None:
-        """Types whose workers are gone wait, and are listed as such."""
+        """Types whose workers are gone wait, and are listed as unserved."""
         now = wall_ms()
         dues = {str(n): now + 3000 + n * 7 for n in range(TIMERS)}
         ids = random.sample(list(dues), TIMERS)

@@ -1,4 +1,4 @@
-"""Timers that are changed in the moment they fall due, and by many at once."""
+"""Timers that are changed at the moment they fall due, and by many clients at once."""
 
 import asyncio
 import random
@@ -84,7 +84,7 @@ class TestATimerThatFallsDueNow:
     async def test_is_moved_or_the_move_is_refused(
         self, client: httpx.AsyncClient, ran: Ran, seed: int
     ) -> None:
-        """It runs once, and never before the time that the answer promised."""
+        """It runs once, and never before the time that the answer named."""
         chance = random.Random(seed)
 
         async def one(id: str) -> tuple[str, int]:
@@ -106,7 +106,7 @@ class TestATimerThatFallsDueNow:
         assert {id: len(times) for id, times in ran.items()} == dict.fromkeys(promises, 1)
         assert [id for id, [at] in ran.items() if at < promises[id]] == []
 
-    async def test_never_runs_once_it_is_cancelled(
+    async def test_never_runs_after_its_cancellation_was_accepted(
         self, client: httpx.AsyncClient, ran: Ran, seed: int
     ) -> None:
         chance = random.Random(seed)
@@ -129,7 +129,7 @@ class TestATimerThatFallsDueNow:
         assert [id for id, word in said.items() if word == "cancelled" and id in ran] == []
         assert [id for id, word in said.items() if word == "ended" and len(ran[id]) != 1] == []
 
-    async def test_runs_once_or_twice_on_purpose_when_it_is_set(
+    async def test_runs_as_often_as_the_answers_to_a_set_say(
         self, client: httpx.AsyncClient, ran: Ran, seed: int
     ) -> None:
         """201: it ran, and runs again. 200: it was replaced before it ran. 409: it is running."""
@@ -156,8 +156,10 @@ class TestATimerThatFallsDueNow:
         }
 
 
-class TestManyAtOnce:
-    async def test_the_same_submit_is_one_timer(self, client: httpx.AsyncClient, ran: Ran) -> None:
+class TestManySubmitsAtOnce:
+    async def test_of_the_same_timer_make_one_timer(
+        self, client: httpx.AsyncClient, ran: Ran
+    ) -> None:
         body = {"task_type": "t", "task_id": "x", "delay": 0.3, "params": [1]}
         answers = await asyncio.gather(*(client.post(ROOT, json=body) for _ in range(20)))
         assert sorted(answer.status_code for answer in answers) == [200] * 19 + [201]
@@ -204,7 +206,7 @@ def quoted(name: str) -> str:
     return f"{ROOT}/{part}/{part}"
 
 
-async def test_types_of_any_text_are_told_apart(client: httpx.AsyncClient) -> None:
+async def test_types_with_any_name_are_kept_apart(client: httpx.AsyncClient) -> None:
     for n, name in enumerate(ODD):
         body = {"task_type": name, "task_id": name, "delay": 60, "params": n}
         answer = await client.post(ROOT, json=body)

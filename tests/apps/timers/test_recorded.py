@@ -1,4 +1,4 @@
-"""Recorded timers: the row is the timer, whatever Redis says."""
+"""Recorded timers: the row is the timer, whatever Redis has."""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -67,9 +67,7 @@ class TestARecordedTimer:
         with pytest.raises(TimerDiffers):
             await timers.submit(a_timer(params=2))
 
-    async def test_shares_its_id_with_no_timer_that_is_not_recorded(
-        self, timers: TimerService
-    ) -> None:
+    async def test_has_an_id_that_no_timer_without_a_record_has(self, timers: TimerService) -> None:
         plain = new_timer("t", task_id="plain", delay=3600)
         await timers.submit(plain)
         with pytest.raises(TimerDiffers):
@@ -105,7 +103,7 @@ class TestARecordedTimer:
             try:
                 return (await timers.explain(KEY, "x")).why == "not_due"
             except TimerNotFound:
-                return False  # it is on its way to Redis
+                return False  # it is being enqueued
 
         await eventually_async(explained)
         [listed] = (await timers.list(TimerQuery(state=State.DELAYED))).timers
@@ -156,8 +154,8 @@ async def test_a_recorded_timer_does_not_wait_for_a_redis_that_is_frozen(
                 server.unpause()
 
 
-class TestWorkers:
-    async def test_with_a_ledger_run_recorded_timers(
+class TestWorkersOfRecordedTimers:
+    async def test_with_a_ledger_run_them(
         self, server: EmbeddedServer, prepared_file_url: str
     ) -> None:
         seen: list[object] = []

@@ -1,4 +1,4 @@
-"""Timers as those see them who set them."""
+"""Timers for the programs that set them."""
 
 from datetime import timedelta
 
@@ -23,8 +23,8 @@ async def run_next(engine: Engine) -> None:
     await engine.complete(lease)
 
 
-class TestSubmitting:
-    async def test_a_timer_is_stored_until_it_is_due(
+class TestSubmittingATimer:
+    async def test_stores_it_until_it_is_due(
         self, timers: TimerService, engine: Engine, clock: ManualClock
     ) -> None:
         timer = await timers.submit(new_timer("order.timeout", {"order": 7}, delay="30m"))
@@ -38,7 +38,7 @@ class TestSubmitting:
         [lease] = await engine.claim(QUEUE, worker="w", lease=seconds(30))
         assert lease.id == timer.task_id
 
-    async def test_a_timer_with_a_past_time_is_due_now(
+    async def test_with_a_past_time_makes_it_due_now(
         self, timers: TimerService, engine: Engine, clock: ManualClock
     ) -> None:
         past = clock.now - minutes(10)
@@ -56,7 +56,7 @@ class TestSubmitting:
         assert (again.state, again.due) == (State.DELAYED, first.due)
 
     @pytest.mark.parametrize("other", [{"delay": 61}, {"delay": 60, "params": {"a": 2}}])
-    async def test_other_content_under_the_id_of_a_timer_is_refused(
+    async def test_with_the_id_of_another_one_is_refused(
         self, timers: TimerService, other: dict[str, object]
     ) -> None:
         await timers.submit(new_timer("order.timeout", {"a": 1}, task_id="x", delay=60))
@@ -64,10 +64,10 @@ class TestSubmitting:
         with pytest.raises(TimerDiffers):
             await timers.submit(new_timer("order.timeout", task_id="x", **asked))  # pyright: ignore[reportArgumentType] -- as tests give it
 
-    async def test_the_id_of_an_ended_timer_is_refused(
+    async def test_with_the_id_of_an_ended_one_is_refused(
         self, timers: TimerService, engine: Engine, clock: ManualClock
     ) -> None:
-        """Also when it is only remembered."""
+        """This holds even when the id is only remembered."""
         timer = new_timer("order.timeout", task_id="x", delay=0)
         await timers.submit(timer)
         await run_next(engine)
@@ -78,14 +78,16 @@ class TestSubmitting:
         with pytest.raises(TimerEnded):
             await timers.submit(timer)
 
-    async def test_two_types_and_two_apps_may_have_the_same_id(self, timers: TimerService) -> None:
+    async def test_with_one_id_in_two_types_and_two_apps_makes_four(
+        self, timers: TimerService
+    ) -> None:
         for app in (None, "shop"):
             for task_type in ("a", "b"):
                 timer = new_timer(task_type, [app, task_type], app=app, task_id="x", delay=60)
                 assert not (await timers.submit(timer)).existed
         assert (await timers.get(TypeKey("b", "shop"), "x")).params == ["shop", "b"]
 
-    async def test_each_of_many_timers_is_answered_by_itself(self, engine: Engine) -> None:
+    async def test_together_with_others_is_answered_for_each(self, engine: Engine) -> None:
         timers = TimerService(engine, TimersOptions(types=1))
         await timers.submit(new_timer("a", task_id="1", delay=60))
         wanted = [

@@ -121,7 +121,7 @@ class TestACall:
         assert len(receiver.requests) == 5
         assert receiver.connections == 1
 
-    async def test_of_a_timer_without_an_app_goes_to_the_owner_of_its_type(
+    async def test_for_a_timer_without_an_app_goes_to_the_owner_of_its_type(
         self, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
         await api.register(receiver.url(), "t")
@@ -149,7 +149,7 @@ class TestACall:
         assert (await ended(timers, id)).attempts == 1
 
 
-class TestAnAnswer:
+class TestTheAnswerOfAnInstance:
     async def test_with_a_permanent_status_ends_the_timer_dead(
         self, api: InstancesApi, timers: TimerService, receiver: Receiver, other: Receiver
     ) -> None:
@@ -167,7 +167,9 @@ class TestAnAnswer:
     async def test_that_refuses_the_type_sends_the_timer_to_another_instance(
         self, app: FastAPI, api: InstancesApi, receiver: Receiver, other: Receiver, status: str
     ) -> None:
-        """An instance that lies about its types, or redirects. No redirect is followed."""
+        """The instance does not serve the types that it registered, or redirects. No redirect is
+        followed.
+        """
         timers: TimerService = app.state.services["timers"]
         elsewhere = Receiver()
         async with receiving(elsewhere):
@@ -183,13 +185,13 @@ class TestAnAnswer:
                 timer = await ended(timers, await submit(timers))
                 assert (timer.state, timer.attempts) == (State.DONE, 1)
             assert len(other.requests) == 15
-            # It counts against the instance: after some refusals it is hardly asked any more.
+            # Refusals count against the instance: after some of them it is hardly called any more.
             assert THRESHOLD <= len(receiver.requests) < 13
             assert elsewhere.requests == []
         breakers = {instance["address"]: instance["breaker"] for instance in await api.instances()}
         assert breakers[other.url()] == "closed"
 
-    async def test_that_fails_is_tried_again(
+    async def test_that_reports_a_failure_is_tried_again(
         self, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
         await api.register(receiver.url(), "t")
@@ -230,7 +232,7 @@ class TestAnAnswer:
     async def test_that_is_slow_or_missing_is_tried_again(
         self, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
-        """Slow, closed after reading, reset."""
+        """The instance is slow, or closes or resets the connection after reading."""
         await api.register(receiver.url(), "t")
         silent = asyncio.Event()
 

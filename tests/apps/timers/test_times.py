@@ -1,4 +1,4 @@
-"""When a timer is due, as people and programs write it. What can't be right is refused."""
+"""When a timer is due, as people and programs write it. Invalid times are refused."""
 
 from datetime import UTC, datetime, timedelta
 from math import inf, nan
@@ -81,7 +81,7 @@ def test_an_impossible_time_is_refused(given: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("digits", [10, 19])
 def test_a_delay_time_in_seconds_or_nanoseconds_is_refused(digits: int) -> None:
-    """They must not become `now`, nor a time in thousands of years."""
+    """They must become neither `now` nor a time in thousands of years."""
     delay_time = int("1794787200123456789"[:digits])
     with pytest.raises(InvalidOption, match=rf"\b{digits}\b") as refused:
         when(delay_time=delay_time)

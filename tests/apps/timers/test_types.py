@@ -1,4 +1,4 @@
-"""Types of timers: any text, at most so many, and one owner where no app is named."""
+"""Types of timers: any text, a limited number, and one owner if no app is named."""
 
 import asyncio
 
@@ -42,7 +42,7 @@ class TestNames:
         assert queue_of(TypeKey("order.timeout")) == "timers.order.timeout"
         assert queue_of(TypeKey("order.timeout", "shop")) == "timers.shop--order.timeout"
 
-    def test_no_two_keys_share_a_queue(self) -> None:
+    def test_that_differ_never_share_a_queue(self) -> None:
         names = [*ODD, "a", "b", "order-timeout", "order timeout", "a-b", "a_b", "A", "x" * 57]
         keys = [TypeKey(name, app) for name in names for app in (None, *names)]
         assert len({queue_of(key) for key in keys}) == len(keys)
@@ -78,13 +78,13 @@ class TestTheLimitOfTypes:
         assert len(await types.all()) == 2
 
 
-class TestOwners:
-    async def test_a_type_that_only_has_timers_has_no_owner(self, types: Types) -> None:
+class TestOwnersOfTypes:
+    async def test_do_not_exist_for_a_type_that_only_has_timers(self, types: Types) -> None:
         await types.ensure(TypeKey("t"))
         info = await the(types, "t")
         assert (info.owner, info.alive, info.last_alive) == (None, 0, None)
 
-    async def test_plug_in_workers_own_the_type_they_serve(self, types: Types) -> None:
+    async def test_are_plug_in_workers_for_the_type_they_serve(self, types: Types) -> None:
         assert await types.serve(None, ["t"], who="w1") == ["timers.t"]
         await types.serve(None, ["t"], who="w2")
         info = await the(types, "t")
@@ -98,7 +98,9 @@ class TestOwners:
         clock.advance(minutes(1))
         assert (await the(types, "t")).last_alive == instant(int(clock.stamp()) - 30_000)
 
-    async def test_keep_another_app_from_registering_their_type(self, types: Types) -> None:
+    async def test_that_are_workers_keep_apps_from_registering_their_type(
+        self, types: Types
+    ) -> None:
         await types.serve(None, ["t"], who="w1")
         with pytest.raises(TimerTypeTaken) as refused:
             await types.serve("shop", ["own", "t"], who="i1")
@@ -124,7 +126,7 @@ class TestOwners:
         await types.serve("shop", ["t"], who="i1")
         assert (await the(types, "t")).owner == Owner("shop")
 
-    async def test_several_apps_may_serve_a_type_that_is_never_used_without_one(
+    async def test_are_several_apps_for_a_type_that_is_never_used_without_one(
         self, types: Types
     ) -> None:
         await types.serve("shop", ["t"], who="i1")

@@ -1,4 +1,6 @@
-"""Records of uploads on an engine with a manual clock; the service with a store in a directory."""
+"""Records of uploads on an engine with a manual clock; the service with a directory as its object
+store.
+"""
 
 import random
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Requests about uploads, as a client makes them."""
+"""Sends requests about uploads, as a client does."""
 
 from typing import Any
 

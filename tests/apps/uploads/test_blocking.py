@@ -200,7 +200,7 @@ async def dripping(app: FastAPI, owners: int, each: int) -> AsyncGenerator[list[
             drip.writer.close()
 
 
-class TestConnectionsThatDrip:
+class TestConnectionsThatSendSlowly:
     @pytest.mark.usefixtures("quickly")
     async def test_slow_connections_give_way_to_other_owners_who_need_room(
         self, app: FastAPI

@@ -85,7 +85,7 @@ class TestBodiesOfOneChunk:
         return sum(cast("int", server.ask("STRLEN", key)) for key in keys)
 
 
-async def test_a_refused_body_leaves_another_one_its_room(
+async def test_that_are_refused_leave_another_its_room(
     uploads: UploadServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first body has one part. The second would need that, its own room, and another part."""

@@ -150,7 +150,7 @@ class TestTheBudget:
         assert await budget.reserve(lease("u3", "c", 40)) is None
         assert await used(budget) == 70 + 3 * stays
         assert await budget.hold(dead, slow=False) is HoldAnswer.GONE
-        await budget.finish(dead, MIB)  # what was taken for there was counted before
+        await budget.finish(dead, MIB)  # what was stored before was counted already
         assert await used(budget) == 70 + (3 if stays else 1)
 
     async def test_parts_of_a_dead_server_must_be_counted_again(
@@ -353,7 +353,8 @@ class TestManyBodiesAtRandom:
                     await budget.finish(body, 0)
                 case "die" if alive:
                     body = chance.choice(list(alive))
-                    dead.append((alive.pop(body) + lasts - 5, body.own))  # what it staged is gone
+                    # its staged bytes are gone
+                    dead.append((alive.pop(body) + lasts - 5, body.own))
                 case "store" if there:
                     key = chance.choice(list(there))
                     del there[key]
@@ -361,7 +362,7 @@ class TestManyBodiesAtRandom:
                 case "wait":
                     clock.advance(seconds(5))
                     now += 5
-                    for body in alive:  # servers that are alive say so in time
+                    for body in alive:  # live servers report in time
                         answer = await budget.hold(body, slow=chance.random() < 0.2)
                         assert answer is not HoldAnswer.GONE
                         alive[body] = now
@@ -402,9 +403,9 @@ class TestManyUploadsWithASmallBudget:
     async def test_all_uploads_end_within_a_small_budget_in_any_order(
         self, engine: Engine, records: UploadRecords, seed: int
     ) -> None:
-        """Chunks of six uploads in any order, room for four parts: once one is refused, some upload
-        sends what its begun parts need. One of these can always go on, so nobody waits for ever,
-        and there is never more than the budget. A byte counts as a MiB.
+        """Chunks of six uploads in any order, with room for four parts: once one is refused, some
+        upload sends what its begun parts need. One of these can always go on, so none waits for
+        ever, and the budget is never exceeded. A byte counts as a MiB.
         """
         chance = random.Random(seed)
         plan = UploadPlan(4, 12, 50)

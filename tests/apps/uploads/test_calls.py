@@ -89,7 +89,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> RedisCalls:
     ],
     ids=["alone", "alone, small", "together", "appended"],
 )
-async def test_a_body_calls_redis_so_often(  # noqa: PLR0917 -- two fixtures and a row of the table
+async def test_a_body_makes_a_fixed_number_of_calls_to_redis(  # noqa: PLR0917 -- two fixtures and a row of the table
     uploads: UploadServices,
     calls: RedisCalls,
     sending: Sending,

@@ -50,7 +50,7 @@ def test_chunks_that_the_server_asks_for_are_sent_first() -> None:
     assert queue.next(100) == range(2, 5)
 
 
-def test_a_sent_chunk_that_is_missing_again_waits_for_the_next_look() -> None:
+def test_a_sent_chunk_that_is_missing_again_waits_for_the_next_status() -> None:
     queue = ChunksToSend(range(2), 100)
     queue.done(range(2))
     queue.first([0])

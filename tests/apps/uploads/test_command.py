@@ -132,7 +132,7 @@ class TestUpload:
     def test_upload_without_the_crc_library_sends_a_sha256(
         self, command: Command, served: RunningServer, tmp_path: Path
     ) -> None:
-        """As in a core install: the module is there, and can't be imported."""
+        """As in an installation without extras: the module cannot be imported."""
         (tmp_path / "lib" / "awscrt").mkdir(parents=True)
         broken = "raise ModuleNotFoundError('awscrt')"
         (tmp_path / "lib" / "awscrt" / "__init__.py").write_text(broken)
@@ -166,7 +166,7 @@ class TestUpload:
     def test_upload_resumes_after_an_interruption(
         self, command: Command, served: RunningServer, file: Path, tmp_path: Path
     ) -> None:
-        """Ctrl-C while chunks are under way: the second run sends what is missing."""
+        """Ctrl-C comes while chunks are under way: the second run sends what is missing."""
         words = ["upload", "film.bin", "--chunk-size", "64k", "--json", "--parallel", "2"]
         program = begun(command, words)
         eventually(lambda: _received(served) > 3)
@@ -259,7 +259,7 @@ def send_first(served: RunningServer, file: Path) -> dict[str, Any]:
 def test_upload_waits_for_a_full_budget_and_first_sends_chunks_of_begun_parts(
     tmp_path: Path, port: int
 ) -> None:
-    """Two parts of eight chunks are another owner's, and two of this one's are begun: there is room
+    """Another owner has two parts of eight chunks, and two of this one's are begun: there is room
     for these, and not for a new one.
     """
     (file := tmp_path / "film.bin").write_bytes(random.Random(6).randbytes(40 * MIB))

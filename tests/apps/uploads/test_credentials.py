@@ -194,7 +194,7 @@ class TestACredential:
                     named = path.replace("{id}", id)
                     named = re.sub(r"{[^}]+}", value, named)
                     if named.endswith("/events") and "uploads" in named:
-                        continue  # it is followed in another test
+                        continue  # another test follows it
                     tried += 1
                     answer = await page.request(method, named)
                     if answer.status_code != 403 or "credential" not in answer.text:

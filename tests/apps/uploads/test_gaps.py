@@ -1,7 +1,7 @@
 """A process dies between two steps of an upload, and what it leaves behind is repaired.
 
-The order is reservation, bytes, state, job; then part, room, completion, row. Each gap is made, and
-repaired; and a fault planted in what repairs it is found by the same check.
+The order is reservation, bytes, state, job; then part, room, completion, row. Each gap is made and
+repaired; and a fault planted in the code that repairs it is found by the same check.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -36,7 +36,7 @@ class Died(BaseException):
 
 
 class TimedUploads(NamedTuple):
-    """An upload that is under way, on a clock that the test moves."""
+    """An upload under way, on a manual clock."""
 
     services: UploadServices
     server: EmbeddedServer
@@ -163,7 +163,7 @@ async def without_the_state(timed: TimedUploads) -> None:
 
 
 async def before_the_room_is_given_back(timed: TimedUploads) -> None:
-    """A part is stored, and its room is released by the sweep; the upload is completed by it."""
+    """A part is stored, and its room is released by the sweep, which also completes the upload."""
     view = await timed.start()
     await timed.put(view)
 
@@ -212,7 +212,7 @@ async def test_a_gap_is_repaired(timed: TimedUploads, gap: Gap) -> None:
     await gap(timed)
 
 
-# ── faults in what repairs them ──────────────────────────────────────────────────────────
+# ── faults in the code that repairs them ─────────────────────────────────────────────────
 
 LIFECYCLE, SWEEP = f"{HERE}.lifecycle", f"{HERE}.sweeping"
 RECORDS, PARTS = f"{HERE}.records", f"{HERE}.parts"
@@ -295,6 +295,8 @@ FAULTS: list[tuple[Gap, PlantedFault]] = [
 @pytest.mark.parametrize(
     ("gap", "fault"), [pytest.param(*pair, id=str(pair[1])) for pair in FAULTS]
 )
-async def test_a_planted_fault_is_found(timed: TimedUploads, gap: Gap, fault: PlantedFault) -> None:
+async def test_a_planted_fault_in_a_repair_is_found(
+    timed: TimedUploads, gap: Gap, fault: PlantedFault
+) -> None:
     with planted(fault), pytest.raises((AssertionError, UploadUnknown)):
         await gap(timed)

@@ -221,7 +221,7 @@ class TestAnAdmin:
         assert (await ann.get(f"{ROOT}/{given.upload.upload_id}")).status_code == 200
 
 
-class TestWithSharedUploads:
+class TestSharedUploads:
     @pytest.fixture
     async def app(
         self, server: EmbeddedServer, prepared_file_url: str, tmp_path: Path
@@ -229,7 +229,7 @@ class TestWithSharedUploads:
         async with uploads_app(server, prepared_file_url, tmp_path, shared=True) as app:
             yield app
 
-    async def test_every_key_with_the_scope_uses_every_upload(
+    async def test_may_be_used_by_every_key_with_the_scope(
         self, ann: httpx.AsyncClient, eve: httpx.AsyncClient
     ) -> None:
         path = await create(ann, len(DATA))

@@ -8,7 +8,7 @@ from tests.waiting import HANGS
 from towpath.apps.uploads.ingest import PendingWrite
 
 
-class TestAPieceOnItsWay:
+class TestAPieceThatIsBeingWritten:
     @pytest.mark.parametrize("cancelled", [False, True])
     async def test_a_pending_write_ends_before_its_chunk_is_deleted(
         self, *, cancelled: bool

@@ -26,7 +26,7 @@ sizes = st.one_of(st.integers(0, 64 * MIB), st.integers(0, LARGEST_SIZE))
 chunk_sizes = st.integers(SMALLEST_CHUNK, LARGEST_CHUNK)
 
 
-class TestThePlan:
+class TestThePlanOfAnUpload:
     @given(size=sizes, chunk_size=chunk_sizes)
     def test_parts_are_whole_chunks_large_enough_and_few_enough(
         self, size: int, chunk_size: int
@@ -94,11 +94,9 @@ class TestThePlan:
             UploadPlan.of(1, chunk_size, largest_part=ANY)
 
 
-class TestRanges:
+class TestRangesOfMissingChunks:
     @given(numbers=st.sets(st.integers(0, 200)), total=st.integers(0, 210))
-    def test_gaps_are_the_numbers_whose_bits_are_not_set(
-        self, numbers: set[int], total: int
-    ) -> None:
+    def test_are_the_numbers_whose_bits_are_not_set(self, numbers: set[int], total: int) -> None:
         bitmap = bytearray(1 + max(numbers, default=0) // 8)
         for number in numbers:
             bitmap[number // 8] |= 0x80 >> number % 8

@@ -40,7 +40,7 @@ async def send_by_tus(uploads: UploadServices, view: View, data: bytes) -> objec
     return await Appending(uploads.service).append(view.upload.upload_id, 0, body, holder="key")
 
 
-class TestALossOfRedisWhileAChunkComes:
+class TestALossOfRedisDuringAChunk:
     @pytest.mark.parametrize("after", [2 * MIB, C])
     async def test_a_loss_of_redis_during_a_chunk_is_reported_and_the_chunk_can_be_resent(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer, after: int

@@ -184,7 +184,7 @@ class TestAChunk:
         first = await put_one(state, 0, b"aaaa", "one")
         with pytest.raises(ChunkDiffers):
             await put_one(state, 0, b"bbbb", "two")
-        # Nobody has put it into its place yet: it is found all the same.
+        # It was not put into its place yet, and is found all the same.
         assert await chunks.fetch({0: first.token}, 4) == {0: [b"aaaa"]}
         await chunks.place({0: first.token}, 1)
         assert await chunks.fetch({0: first.token}, 4) == {0: [b"aaaa"]}
@@ -200,7 +200,7 @@ class TestAChunk:
         assert await chunks.fetch({0: "t"}, 4) == {0: [b"aabb"]}
 
 
-class TestASizeThatIsNotKnown:
+class TestAnUnknownSize:
     @pytest.fixture
     async def upload(self, records: UploadRecords) -> Upload:
         row = new_row(size=None)
@@ -217,7 +217,7 @@ class TestASizeThatIsNotKnown:
         assert (await records.sync("u1")).missing() == [Range(1, 3)]
         assert (await put(3)).turn == 0
 
-    async def test_a_second_last_chunk_is_refused(
+    async def test_allows_no_second_last_chunk(
         self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await put(4, b"xy", last=True)
@@ -226,16 +226,14 @@ class TestASizeThatIsNotKnown:
             with pytest.raises((LastChunkDiffers, UploadTooLarge, ChunkInvalid)):
                 await put(number, b"z", last=True)
 
-    async def test_a_last_chunk_before_others_is_refused(
-        self, upload: Upload, put: PutChunk
-    ) -> None:
+    async def test_allows_no_last_chunk_before_others(self, upload: Upload, put: PutChunk) -> None:
         await put(4)
         with pytest.raises(LastChunkDiffers):
             await put(3, last=True)
         with pytest.raises(LastChunkDiffers):
             await put(3, b"x")
 
-    async def test_nothing_may_follow_a_chunk_that_is_shorter(
+    async def test_allows_nothing_after_a_shorter_chunk(
         self, upload: Upload, put: PutChunk
     ) -> None:
         await put(4, b"x")
@@ -245,7 +243,7 @@ class TestASizeThatIsNotKnown:
             await put(2, b"x")
         await put(2)
 
-    async def test_a_number_beyond_the_most_is_refused(self, upload: Upload, put: PutChunk) -> None:
+    async def test_allows_no_number_beyond_the_maximum(self, upload: Upload, put: PutChunk) -> None:
         with pytest.raises(UploadTooLarge):
             await put(MOST)
 
@@ -288,7 +286,7 @@ class TestAPart:
             for part, size in enumerate(sizes)
         ]
         assert last == [False] * 4 + [True]
-        # Equal ETags are different parts; a commit that comes again says the same.
+        # Parts may have equal ETags; a repeated commit gets the same answer.
         assert len((await state.chart()).parts) == 5
         assert await state.commit(1, 4, 0, PartEntry("same", 2))
         fields, _ = await state.look()
@@ -340,7 +338,7 @@ class TestTheBytes:
     ) -> None:
         await put(0)
         hour, day = (int(hours(n).total_seconds() * 1000) for n in (1, 24))
-        longest = hour + 62_000  # times are renewed once a minute
+        longest = hour + 62_000  # their times to live are renewed once a minute
         for key in ("chunks:0", "held"):
             assert 0 < time_left(server, key) <= longest
         for key in ("state", "metadata", "received", "digests", "pending", "fill"):

@@ -51,7 +51,7 @@ async def view(uploads: UploadServices) -> View:
     return await uploads.start(size=SIZE, chunk_size=K)
 
 
-class TestARun:
+class TestARunOfChunks:
     @pytest.mark.parametrize("size", [64 * 1024, 100_000, K, MIB])
     async def test_chunks_sent_together_make_the_same_file(
         self, uploads: UploadServices, data: bytes, size: int
@@ -106,7 +106,7 @@ class TestARun:
             await send(uploads, view, data, 0, 32)
 
         single, several = await calls(alone), await calls(together)
-        # Two per MiB, two before the body, and a few behind it; else three per chunk.
+        # Two per MiB, two before the body, and a few after it; else three per chunk.
         assert several * 3 < single
 
 

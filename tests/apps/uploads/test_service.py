@@ -127,7 +127,7 @@ class TestAFile:
         failed = await uploads.service.status(view.upload.upload_id)
         assert wanted.value in failed.fields["error_message"]
         assert len(await uploads.events()) == 1
-        # Resumed, all of it has to come again; the right bytes now.
+        # After resuming, all of it has to be sent again; the right bytes now.
         await uploads.service.resume(view.upload.upload_id)
         await uploads.send(view, data[:size])
         await uploads.work()

@@ -1,11 +1,12 @@
-"""A fault at every step of an upload: before and after each call of Redis, database and store.
+"""A fault at every step of an upload: before and after each call of Redis, database and object
+store.
 
 One upload goes through start, chunks, parts and completion, and its calls are counted. Then it is
 repeated once for each call: the call is not made, its answer is lost, or the process dies before or
 after it. After each fault, a client that repeats what failed, a worker that gets the job again and
 the sweep complete the upload once, and leave nothing else behind.
 
-TOWPATH_UPLOAD_STEPS=all tries every kind of fault at each step, also at those that change little.
+TOWPATH_UPLOAD_STEPS=all tries every kind of fault at each step, even at those that change little.
 """
 
 import os

@@ -267,7 +267,7 @@ class TestAnAbandonedUpload:
             await uploads.store.head(view.upload.s3_key)
 
 
-class TestAnOrphan:
+class TestAnOrphanedMultipartUpload:
     @pytest.mark.parametrize("known", [False, True])
     async def test_a_multipart_upload_of_a_lost_reply_is_aborted_with_its_upload(
         self, uploads: UploadServices, data: bytes, *, known: bool
@@ -283,7 +283,7 @@ class TestAnOrphan:
         twice, nobody = view.upload.s3_key, "connectors/c/" + "0" * 8 + "-0000" * 3 + "-" + "0" * 12
         for key in (twice, nobody, "somebody/else"):
             await uploads.store.begin_multipart(key, upload="x")
-        assert (await uploads.service.sweeping.once()).orphans == 0  # they may be written down yet
+        assert (await uploads.service.sweeping.once()).orphans == 0  # they may be recorded soon
         assert (await uploads.service.sweeping.once(older=ZERO)).orphans == 2
         assert sorted(await multiparts(uploads)) == sorted([twice, "somebody/else"])
         await uploads.send(view, data)

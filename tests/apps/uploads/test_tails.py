@@ -31,7 +31,7 @@ def staged(server: EmbeddedServer) -> object:
     return server.ask("KEYS", "upload:*:staging:*")
 
 
-class TestATail:
+class TestTheTailOfAChunk:
     @pytest.mark.parametrize("count", [1, 4])
     async def test_a_tail_is_deleted_when_its_chunk_is_put(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer, count: int

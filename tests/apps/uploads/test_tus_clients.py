@@ -172,8 +172,8 @@ class TestTusJsClient:
         told = {"key": key, "file": file}
         async with holding(endpoint, after=9 * MIB) as (held, url):
             process = await self.begin(**told, endpoint=f"{url}/files")
-            await held.wait()  # the rest never comes, whatever fits into the buffers on the way
-            said, _ = await process.communicate(b"")  # its input ends
+            await held.wait()  # the rest never arrives, though it may be in buffers on the way
+            said, _ = await process.communicate(b"")  # its input is closed
         begun = path_of(json.loads(said)["url"])
         await eventually_async(partial(self.has_come, tus, begun))
         second = await self.upload(

@@ -63,7 +63,7 @@ async def test_the_bytes_of_a_partial_chunk_are_deleted_with_an_aborted_upload(
         assert server.ask("KEYS", "upload:*:staging:*") == []
 
 
-class TestAChecksum:
+class TestAChecksumOfTus:
     @pytest.mark.parametrize("size", [5, 3 * MIB, P + 5])
     async def test_bytes_with_a_matching_checksum_count(
         self, tus: httpx.AsyncClient, data: bytes, size: int

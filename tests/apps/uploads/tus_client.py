@@ -68,7 +68,7 @@ async def cut(
     more: str = "",
     offset: int = 0,
 ) -> None:
-    """Announce *length* bytes, send *some* and leave."""
+    """Announces *length* bytes, sends *some* and closes the connection."""
     _, writer = await asyncio.open_connection(urlsplit(url).hostname, urlsplit(url).port)
     head = head_of_patch(tus, path, length=length, more=more, offset=offset)
     writer.write(head.encode() + some)

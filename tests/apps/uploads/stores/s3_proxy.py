@@ -13,7 +13,7 @@ from tests.tcp_server import LOOPBACK, accepting
 
 
 class CallFault(Enum):
-    """What goes wrong with a call."""
+    """A fault of a call."""
 
     LOST = "the connection ends instead of the answer"
     CUT = "it ends in the middle of the answer"
@@ -35,7 +35,7 @@ class S3Proxy:
     """By how a call's first line begins: its fault, or the answer instead of the server's."""
 
     def refuse(self, call: str, status: int, code: str, **headers: str) -> None:
-        """Answer with an error, as S3 does."""
+        """Answers with an error, as S3 does."""
         body = f"<Error><Code>{code}</Code><Message>for a test</Message></Error>"
         lines = [f"HTTP/1.1 {status} For-A-Test", f"Content-Length: {len(body)}"]
         lines.append("Connection: close")
@@ -78,7 +78,7 @@ class S3Proxy:
             await writer.drain()
             return await reader.read()
         finally:
-            writer.transport.abort()  # closed, it would wait for a server that is frozen
+            writer.transport.abort()  # closing it would wait for a frozen server
 
 
 def _matches(call: str, line: str) -> bool:

@@ -147,7 +147,7 @@ class TestALostAnswer:
             assert await content(store, KEY) == b"other"
 
 
-class TestARefusal:
+class TestARefusalOfS3:
     @pytest.mark.parametrize(
         ("status", "code", "kind"),
         [
@@ -232,7 +232,7 @@ class TestARefusal:
         assert s3_proxy.bodies[put].count(region.encode()) == named
 
 
-class TestAServer:
+class TestAnS3Server:
     @pytest.mark.parametrize("name", CALLS)
     async def test_an_unreachable_server_is_a_temporary_error(
         self, running_objects: EmbeddedObjects, name: str
@@ -289,7 +289,9 @@ class TestTheList:
     async def test_the_list_of_parts_has_all_pages(
         self, options: StoreOptions, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Also where a server lists what was sent before, and a page ends in the middle of it."""
+        """This holds for a server that lists replaced parts, too, and a page may end in the middle
+        of them.
+        """
         monkeypatch.setattr("towpath.apps.uploads.stores.s3.store._PAGE", 3)
         async with S3Store(options) as store:
             multipart = await store.begin_multipart(KEY, upload="u")
