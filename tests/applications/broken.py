@@ -1,3 +1,3 @@
-"""An application whose module can't be imported."""
+"""An application whose module cannot be imported."""
 
 raise RuntimeError("no luck today")

@@ -1,4 +1,6 @@
-"""Applications that can't be mounted, each for another reason; what they name is in this module."""
+"""Applications that cannot be mounted, each for another reason; the names that they declare are in
+this module.
+"""
 
 from typing import Annotated, Any
 
@@ -84,11 +86,11 @@ async def _scoped(_: CanRead) -> None:
 
 
 async def _undeclared(_: CanRead) -> None:
-    """A route that says nothing about the audit log."""
+    """A route that declares nothing for the audit log."""
 
 
 async def _open() -> None:
-    """A route without one."""
+    """A route without a scope."""
 
 
 async def _body(body: "_Body", _: CanRead) -> None:
@@ -161,7 +163,7 @@ ROUTES_REFUSED = {
 
 
 def with_routes(reason: str) -> Application:
-    """One with these paths."""
+    """An application with these paths."""
     globals()["ROUTES"] = ROUTES_REFUSED[reason]
     return application(http="ROUTES")
 

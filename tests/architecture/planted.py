@@ -1,5 +1,5 @@
-"""Follows the field `tier` of a job everywhere, in a package where it was planted, and prints what
-it is there. Run as a process: the package that it imports is another one.
+"""Follows the planted field `tier` of a job through every surface of a copied package, and prints
+its values. It runs as a process, because it imports the copy.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def run_command(url: str, *words: str) -> str:
 
 
 async def seen(url: str) -> dict[str, list[int]]:
-    """By queue: on the lease, on the job's info, and for those in SHOWN what the command shows."""
+    """By queue: on the lease, on the job's info, and for those in SHOWN in the output of the
+    command.
+    """
     found: dict[str, list[int]] = {}
     async with Engine(url) as engine:
         for queue in QUEUES:

@@ -21,5 +21,5 @@ def project_files() -> list[Path]:
 
 
 def shown(path: Path) -> str:
-    """A path as people write it: from the root of the repository."""
+    """The path from the root of the repository."""
     return path.relative_to(ROOT).as_posix()

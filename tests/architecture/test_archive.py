@@ -1,4 +1,4 @@
-"""The source archive holds the whole repository: whoever has it can run the tests."""
+"""The source archive has the whole repository, so its tests can be run."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Every import contract catches the violation that it is there for."""
+"""Every import contract finds the violation that it is for."""
 
 import os
 import shutil
@@ -125,7 +125,7 @@ def test_each_contract_reports_its_planted_violations(copy: Path) -> None:
     ],
 )
 def test_the_http_clients_of_the_standard_library_are_refused(module: str, line: str) -> None:
-    """Contracts know packages, and `http` has more than a client: so the linter looks at these."""
+    """Contracts name packages, and `http` has more than a client, so ruff checks these imports."""
     ruff = Path(sys.executable).parent / "ruff"
     place = SOURCE / module
     words = [ruff, "check", "--select", "TID251", "--stdin-filename", place, "-"]

@@ -1,4 +1,4 @@
-"""Every script opens with a header, and the header does not lie."""
+"""Every script opens with a header, and the header is true."""
 
 import ast
 import inspect
@@ -30,7 +30,7 @@ FIELDS = ["keys", "args", "reply", "moves", "cost", "full", "uses"]
 WORD = re.compile(r"'([A-Z]+(?:_[A-Z]+)+)(?: [^']*)?'")
 ANSWERS_THAT_ARE_NO_REFUSAL = {"CANCEL_REQUESTED"}
 REASONS = re.compile(r"'[A-Z_]+: ")
-COMPOSED = {"exchange"}  # its keys and moves are those of the verbs it is made of
+COMPOSED = {"exchange"}  # its keys and moves are those of the verbs that it consists of
 
 verbs = pytest.mark.parametrize("verb", ARGS)
 
@@ -86,7 +86,7 @@ def test_a_script_uses_each_piece_of_its_header_once(verb: str) -> None:
 
 
 def said_by(verb: str) -> set[str]:
-    """The words in the text of the verb and of what only answers for it."""
+    """The words in the text of the verb and of the pieces that only answer for it."""
     pieces = [verb, *({"held"} & set(pieces_of(verb))), *({"remembered"} & set(pieces_of(verb)))]
     found: set[str] = set()
     for piece in pieces:
@@ -119,7 +119,7 @@ def test_the_engine_knows_every_word_that_refuses_a_whole_call() -> None:
 
 
 def test_lua_spells_every_key_as_python_does(server: EmbeddedServer) -> None:
-    """Names with braces and colons in them too: they come last."""
+    """This includes names with braces and colons, which come last."""
     names = re.findall(
         r"\b([A-Z]+)\b(?= *(?:,|=))", code_of("keys").partition("match")[2] + code_of("more_keys")
     )
@@ -136,7 +136,7 @@ def test_lua_spells_every_key_as_python_does(server: EmbeddedServer) -> None:
     assert {name.lower() for name in spelled} == set(TYPES)
 
 
-# ── Lua calls things what Python calls them ──────────────────────────────────────────────
+# ── Lua uses the names of Python ─────────────────────────────────────────────────────────
 
 OF_SCRIPTS = {
     "anew", "away", "back", "born", "called", "claim", "clock", "decided", "declared", "ids",
@@ -156,7 +156,9 @@ LUA = sorted((SOURCE / "engine" / "lua").rglob("*.lua"))
 
 
 def python_names() -> set[str]:
-    """What callers of the engine give and get: parameters, fields, options, attributes."""
+    """The names in the arguments and results of the engine: parameters, fields, options,
+    attributes.
+    """
     names = {*model.FIELDS, *QueueOptions.__struct_fields__}
     for kind in vars(model).values():
         if inspect.isclass(kind) and issubclass(kind, msgspec.Struct):
@@ -168,7 +170,7 @@ def python_names() -> set[str]:
 
 
 def job_names() -> set[str]:
-    """What is said of a job and what is seen of it; and the names under which that is stored."""
+    """The names of a job's options and attributes, and the names under which they are stored."""
     seen = {*model.JobInfo.__struct_fields__, *vars(model.JobInfo), *model.NewJob._fields}
     return {*model.FIELDS, *seen, *record.STORED.values()}
 
@@ -180,7 +182,7 @@ def test_arguments_of_scripts_have_the_names_that_callers_know() -> None:
 
 
 def test_a_call_is_remembered_under_letters_alone() -> None:
-    """So that every release can read it; a script of another name than before keeps the old."""
+    """Every release can read it; a renamed script keeps its old name here."""
     stored = {verb: header(verb).stored for verb in ARGS if "calls" in pieces_of(verb)}
     assert len(set(stored.values())) == len(stored)
     assert [name for name in stored.values() if not re.fullmatch("[a-z]+", name)] == []
@@ -205,7 +207,7 @@ def test_options_and_fields_of_jobs_have_their_python_names(path: Path) -> None:
     assert set(re.findall(r"\bjob\.(\w+)", code)) <= job_names() | OF_RECORDS
 
 
-def test_a_name_that_is_stored_is_another_only_where_the_table_says_so() -> None:
+def test_a_stored_name_differs_only_where_the_table_says_so() -> None:
     table = re.search(r"CHANGED = \{([^}]*)\}", lua_text("record"))
     assert table is not None
     changed = set(re.findall(r"'(\w+)'", table[1]))
@@ -254,7 +256,7 @@ def test_every_piece_of_a_space_is_used(folder: Path) -> None:
     assert {path.stem for path in folder.glob("lib/*.lua")} <= set(uses.split())
 
 
-# ── applications' scripts call things what their Python calls them ───────────────────────
+# ── applications' scripts use the names of their Python ──────────────────────────────────
 
 APPLICATIONS = [folder for folder in SPACES if SOURCE / "apps" in folder.parents]
 applications = pytest.mark.parametrize("folder", APPLICATIONS, ids=shown)
@@ -266,7 +268,9 @@ HASHED = re.compile(r"redis\.p?call\(\s*'H[A-Z]+',\s*[A-Z]+,([^\n]*)")
 
 
 def own_names(folder: Path) -> tuple[set[str], set[str]]:
-    """What the application with *folder* calls parameters, fields and constants; and its texts."""
+    """The names of parameters, fields and constants of the application with *folder*; and its
+    texts.
+    """
     [application] = [above for above in folder.parents if above.parent == SOURCE / "apps"]
     names, texts = set[str](), set[str]()
     for path in python_files(application):
@@ -319,13 +323,13 @@ def test_every_exception_of_applications_is_needed() -> None:
     assert arguments >= OF_APPLICATIONS
 
 
-# ── no script but those ──────────────────────────────────────────────────────────────────
+# ── no other scripts ─────────────────────────────────────────────────────────────────────
 
 RUNS = re.compile(r"(?i:eval|evalsha|fcall)(?i:_ro)?|FUNCTION|LOAD")
 
 
 def loose_scripts(source: str) -> list[int]:
-    """The lines that have a server run something else than the text of a checked script."""
+    """The lines that make Redis run anything but the text of a checked script."""
     found: list[int] = []
     for node in ast.walk(ast.parse(source)):
         words = node.args if isinstance(node, ast.Call) else getattr(node, "elts", [])
@@ -338,7 +342,7 @@ def loose_scripts(source: str) -> list[int]:
     return found
 
 
-def test_nothing_has_a_server_run_a_loose_text() -> None:
+def test_no_code_makes_redis_run_an_unchecked_text() -> None:
     loose = {shown(path): loose_scripts(path.read_text()) for path in python_files(SOURCE)}
     assert {path: lines for path, lines in loose.items() if lines} == {}
 
@@ -350,5 +354,5 @@ def test_nothing_has_a_server_run_a_loose_text() -> None:
         "client.eval(TEXT, 0)", "line.send('SCRIPT', 'LOAD', text)", "store.command('FCALL', name)",
     ],
 )  # fmt: skip
-def test_a_loose_text_would_be_found(source: str) -> None:
+def test_an_unchecked_text_is_found(source: str) -> None:
     assert loose_scripts(source) == [1]

@@ -1,4 +1,4 @@
-"""What a program has to have and to load that only submits jobs."""
+"""What a program that only submits jobs has to install and to load."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ import sys
 from tests.waiting import HANGS
 from towpath.embedded import EmbeddedServer
 
-# A module that is None in sys.modules can't be imported: as if it were not installed.
+# A module that is None in sys.modules cannot be imported, as if it were not installed.
 _SUBMITS = """
 import asyncio, sys
 sys.modules["redis"] = None
@@ -41,7 +41,7 @@ def test_a_program_needs_no_client_library_of_redis(server: EmbeddedServer) -> N
     assert (ran.returncode, ran.stdout.split()) == (0, ["gone", "ready"]), ran.stderr
 
 
-# Slow to import, and of no use for a program that only submits.
+# Slow to import, and useless for a program that only submits.
 HEAVY = {
     "alembic",
     "fastapi",
@@ -66,7 +66,7 @@ HEAVY_PARTS = {
 
 
 def loaded_by(program: str) -> set[str]:
-    """The modules that a new process has after *program*."""
+    """The modules that a new process has loaded after *program*."""
     ran = subprocess.run(
         [sys.executable, "-c", f"{program}\nimport json, sys; print(json.dumps([*sys.modules]))"],
         capture_output=True,

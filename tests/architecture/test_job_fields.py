@@ -1,4 +1,4 @@
-"""A field of a job is declared once, and travels."""
+"""A field of a job is declared once, and is known everywhere."""
 
 import json
 import os
@@ -19,8 +19,10 @@ ATTRIBUTE = "    priority: int = NORMAL\n"
 
 
 def planted(package: Path) -> None:
-    """Plant the field `tier` in a copy of the package: in one file, a declaration, an attribute."""
-    shutil.copytree(SOURCE, package)  # with what is compiled: all but one file is as it was
+    """Plants the field `tier` in a copy of the package: in one file, a declaration and an
+    attribute.
+    """
+    shutil.copytree(SOURCE, package)  # with its compiled files: all but one file is as it was
     model = package / "engine" / "model.py"
     text = model.read_text()
     assert text.count(DECLARED) == text.count(ATTRIBUTE) == 1
@@ -30,7 +32,7 @@ def planted(package: Path) -> None:
     model.write_text(text.replace(ATTRIBUTE, f"{ATTRIBUTE}    tier: int | None = None\n"))
 
 
-def test_a_planted_field_travels_from_every_surface_to_lease_and_info(tmp_path: Path) -> None:
+def test_a_planted_field_is_known_to_every_surface_lease_and_info(tmp_path: Path) -> None:
     planted(tmp_path / "towpath")
     ran = subprocess.run(
         [sys.executable, "-m", "tests.architecture.planted"],

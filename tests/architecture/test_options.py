@@ -1,4 +1,6 @@
-"""Options classes are the one place for names, defaults and sentences: nothing says them again."""
+"""Options classes are the one place for names, defaults and sentences: no other code repeats
+them.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -18,14 +20,14 @@ UNITS = {name: getattr(clock, name) for name in ("milliseconds", "seconds", "min
 TRIVIAL = (None, True, False, "", 0, 1, ())
 OTHER_THINGS = {
     "testing/proxy.py": ["host"],  # a proxy of tests listens where they are
-    "apps/reviews/options.py": ["reviews.within"],  # the constant that the option takes
+    "apps/reviews/options.py": ["reviews.within"],  # the constant that the option uses
 }
 """The same name and value for something else."""
 PLAIN = (ast.Constant, ast.BinOp, ast.Call, ast.Name, ast.Tuple)
 
 
 def literal(node: ast.expr) -> Any:
-    """What a default says by itself; None if it is taken from elsewhere."""
+    """The literal value of a default; None if it is taken from elsewhere."""
     parts = [
         part for part in ast.walk(node) if not isinstance(part, ast.expr_context | ast.operator)
     ]
@@ -57,7 +59,7 @@ def said(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, str, Any]]:
 
 
 def repeated(source: str) -> list[str]:
-    """The settings whose default is written in *source*, outside of the class that has it."""
+    """The settings whose default is repeated in *source*, outside of the class that has it."""
     options = {(leaf.field.name, repr(leaf.field.default)): leaf for leaf in LEAVES.values()}
     owners = {leaf.owner.__name__ for leaf in LEAVES.values()}
     return [
@@ -98,7 +100,7 @@ def test_a_setting_is_an_option_with_a_sentence(leaf: Leaf) -> None:
     assert leaf.about.endswith((".", "`"))
 
 
-def test_what_is_handed_in_is_a_setting() -> None:
+def test_a_shared_option_is_a_setting() -> None:
     owners = [leaf.owner for leaf in LEAVES.values()]
     shared = {field.info.shared for owner in owners for field in fields_of(owner)} - {""}
     assert shared == {"calls.allow", "calls.secrets"}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.architecture.sources import ROOT, project_files, shown
 
-# Written apart, so that this file does not name them itself.
+# Written in pieces, so that this file does not name them itself.
 MACHINE_PATH = re.compile(
     r"(?<![\w.~/-])/(?:" + "|".join(["work", "home", "root", "Users"]) + r")/\w"
 )

@@ -1,4 +1,4 @@
-"""A program forked from a process that has loaded everything is the one that was asked for."""
+"""A program that is forked from the loader behaves like one that is started."""
 
 import signal
 import subprocess
@@ -28,12 +28,14 @@ def ended(
 
 
 @pytest.mark.parametrize("words", CASES.values(), ids=CASES)
-def test_a_program_says_the_same_and_ends_the_same(words: list[str], tmp_path: Path) -> None:
+def test_a_forked_program_prints_the_same_and_ends_the_same(
+    words: list[str], tmp_path: Path
+) -> None:
     assert ended(Program, words, tmp_path) == ended(Bounded, words, tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_program_is_killed_as_any_other(number: signal.Signals) -> None:
+def test_a_forked_program_is_killed_like_any_other(number: signal.Signals) -> None:
     command = [sys.executable, "-m", "http.server", "0", "--bind", "127.0.0.1"]
     with Program[bytes](command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.poll() is None
@@ -42,7 +44,7 @@ def test_a_program_is_killed_as_any_other(number: signal.Signals) -> None:
         assert not Path(f"/proc/{process.pid}").exists()
 
 
-def test_a_variable_that_python_reads_at_its_start_is_heeded(tmp_path: Path) -> None:
+def test_a_variable_that_python_reads_at_its_start_takes_effect(tmp_path: Path) -> None:
     """Such a program is executed anew instead of forked."""
     with Program[str](
         [COMMAND, "version"],

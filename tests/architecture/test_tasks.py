@@ -1,4 +1,4 @@
-"""No task or thread ends silently: each is supervised, or somebody waits for it."""
+"""No task or thread ends silently: each is supervised, or awaited."""
 
 import ast
 from collections import Counter

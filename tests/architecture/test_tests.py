@@ -1,4 +1,4 @@
-"""Tests wait for facts, not for time; and for nothing without end."""
+"""Tests wait for facts, not for time; and never without a limit."""
 
 import ast
 import re
@@ -35,11 +35,11 @@ def test_no_test_sleeps() -> None:
     "text",
     ["time.sleep(1)", "asyncio.sleep(delay)", "from time import sleep", "anyio.sleep(0.1)"],
 )
-def test_a_sleep_is_caught(text: str) -> None:
+def test_a_sleep_is_found(text: str) -> None:
     assert sleeps(text) == [1]
 
 
-def test_giving_way_to_other_tasks_is_no_sleep() -> None:
+def test_yielding_to_other_tasks_is_no_sleep() -> None:
     assert sleeps("asyncio.sleep(0)") == []
 
 
@@ -47,7 +47,7 @@ def test_the_one_file_that_may_sleep_does_sleep() -> None:
     assert sleeps(Path(THE_ONE_PLACE).read_text())
 
 
-def test_no_program_is_waited_for_without_end() -> None:
+def test_no_program_is_waited_for_without_a_limit() -> None:
     """At the end of a `with` block, `Popen` waits for ever; `Bounded` and `Program` do not."""
     files = {*python_files(TESTS)} - {PROGRAMS, ENDS_BY_ITSELF}
     bare = [shown(path) for path in files if re.search(r"Popen\b(\[\w+\])?[(]", path.read_text())]
@@ -55,7 +55,9 @@ def test_no_program_is_waited_for_without_end() -> None:
 
 
 def test_a_fixture_exists_once() -> None:
-    """What two folders need is in `tests/fixtures.py`. One that only names another may recur."""
+    """A fixture of two folders is in `tests/fixtures.py`. One that only renames another may
+    recur.
+    """
     places: dict[str, list[str]] = defaultdict(list)
     for path in python_files(TESTS):
         for fixture, body in fixtures(path.read_text()):
@@ -63,14 +65,14 @@ def test_a_fixture_exists_once() -> None:
     assert [names for names in places.values() if len(names) > 1] == []
 
 
-def test_a_copied_fixture_is_caught() -> None:
+def test_a_copied_fixture_is_found() -> None:
     text = "@pytest.fixture\ndef {name}():\n    'Said.'\n    with a() as b:\n        yield b\n"
     [(one, body), (other, same)] = fixtures(text.format(name="one") + text.format(name="other"))
     assert (one, other, body) == ("one", "other", same)
 
 
-def test_signals_are_heard_where_a_shell_had_them_ignored() -> None:
-    """What a script starts in the background ignores SIGINT, and so would the tests' programs."""
+def test_signals_reach_programs_where_a_shell_had_them_ignored() -> None:
+    """Background processes of a shell ignore SIGINT, and so would the tests' programs."""
     inside = "tests/architecture/test_tests.py::test_an_interruption_reaches_a_program"
     command = f"trap '' INT QUIT HUP; exec {sys.executable} -m pytest -q -n 0 {inside}"
     shell = ["sh", "-c", command]
@@ -85,7 +87,7 @@ def test_an_interruption_reaches_a_program(number: signal.Signals) -> None:
         assert process.wait(HANGS) == -number
 
 
-def test_a_program_that_hangs_fails_its_test_and_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_hangs_fails_its_test_and_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "_LONGEST", 0.1)
     hangs = [sys.executable, "-c", "import signal; signal.pause()"]
     for kind in (Bounded[bytes], Program[bytes]):
@@ -96,7 +98,7 @@ def test_a_program_that_hangs_fails_its_test_and_is_gone(monkeypatch: pytest.Mon
 
 
 def fixtures(text: str) -> list[tuple[str, str]]:
-    """The fixtures in a file that are more than a line, by name: what they take and do."""
+    """The fixtures in a file that are longer than a line, by name: their parameters and bodies."""
     found: list[tuple[str, str]] = []
     if "pytest.fixture" not in text:
         return found
@@ -111,7 +113,7 @@ def fixtures(text: str) -> list[tuple[str, str]]:
 
 
 def sleeps(text: str) -> list[int]:
-    """The lines that let time pass: a call of somebody's `sleep`, or an import of it."""
+    """The lines that let time pass: a call of any `sleep`, or an import of it."""
     if "sleep" not in text:  # parsing all tests takes seconds
         return []
     return [line for node in ast.walk(ast.parse(text)) for line in _sleeping_line(node)]

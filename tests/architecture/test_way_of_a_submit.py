@@ -1,4 +1,4 @@
-"""The way of a submit from the handler to the socket is the one that the documentation shows."""
+"""A submit takes the path from the handler to the socket that the documentation shows."""
 
 import re
 import sys
@@ -49,7 +49,7 @@ def app_with_a_handler(url: str) -> Any:
     return app, send
 
 
-async def test_a_submit_takes_the_way_of_the_page(
+async def test_a_submit_takes_the_path_of_the_page(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, send = app_with_a_handler(server.url)
@@ -61,7 +61,7 @@ async def test_a_submit_takes_the_way_of_the_page(
     assert len(shown()) <= MOST
 
 
-def test_a_blocking_submit_takes_the_same_way(
+def test_a_blocking_submit_takes_the_same_path(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, send = app_with_a_handler(server.url)

@@ -1,4 +1,4 @@
-"""One word per idea: the glossary is in order, public classes have names of their own."""
+"""One word per idea: the glossary is in order, and public classes have names of their own."""
 
 import ast
 import inspect

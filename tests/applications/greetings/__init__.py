@@ -1,4 +1,4 @@
-"""Greetings: an application of somebody else's. People are greeted once, in Python, over HTTP, from
+"""Greetings: an application of another project. People are greeted once, in Python, over HTTP, from
 the command line and by webhooks.
 """
 
