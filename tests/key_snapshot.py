@@ -6,7 +6,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Dumped(dict[K, V]):
+class KeySnapshot(dict[K, V]):
     """Keys and values at one moment of the clock of Redis, *taken_ms*.
 
     A key with a time to live expires by itself, however long a busy machine takes between two
@@ -25,7 +25,7 @@ class Dumped(dict[K, V]):
         if ttl_ms >= 0:
             self.ends_ms[key] = now_ms + ttl_ms
 
-    def changed(self, later: "Dumped[K, V]") -> set[K]:
+    def changed(self, later: "KeySnapshot[K, V]") -> set[K]:
         """The keys that differ, except keys that have expired."""
         gone = {key for key, end in self.ends_ms.items() if end <= later.taken_ms} - later.keys()
         return {
@@ -33,9 +33,9 @@ class Dumped(dict[K, V]):
         }
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Dumped):
+        if not isinstance(other, KeySnapshot):
             return super().__eq__(other)
-        found = cast("Dumped[Any, Any]", other)
+        found = cast("KeySnapshot[Any, Any]", other)
         if found.taken_ms < self.taken_ms:
             return not found.changed(self)
         return not self.changed(found)

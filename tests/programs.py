@@ -72,7 +72,7 @@ _LONGEST = HANGS
 
 
 @dataclass(frozen=True)
-class Ran:
+class ProgramResult:
     """The exit code of a program, and its output."""
 
     code: int
@@ -249,12 +249,12 @@ class Program(Generic[AnyStr]):
         self.wait()
 
 
-def run(words: Sequence[Any], *, input: bytes = b"", **options: Any) -> Ran:
+def run(words: Sequence[Any], *, input: bytes = b"", **options: Any) -> ProgramResult:
     """Runs a program to its end."""
     pipe = subprocess.PIPE
     with Program[bytes](words, stdin=pipe, stdout=pipe, stderr=pipe, **options) as running:
         out, err = running.communicate(input)
-    return Ran(running.wait(), out.decode(), err.decode())
+    return ProgramResult(running.wait(), out.decode(), err.decode())
 
 
 class ProgramGroup:

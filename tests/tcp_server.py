@@ -16,7 +16,7 @@ LIMIT = 1024 * 1024
 """Bytes that a reader takes ahead."""
 
 
-class Accepting:
+class TcpServer:
     """A connection ends with its handler, once what was written is sent, or when it is cut."""
 
     def __init__(self, handle: Handle) -> None:
@@ -52,12 +52,12 @@ class Accepting:
 @asynccontextmanager
 async def accepting(
     handle: Handle, *, address: str = LOOPBACK, port: int = 0, tls: ssl.SSLContext | None = None
-) -> AsyncGenerator[Accepting]:
+) -> AsyncGenerator[TcpServer]:
     """Serves each connection by *handle* until the end of the block.
 
     Connections that are still open are cut: one that outlives its event loop fails some later test.
     """
-    server = Accepting(handle)
+    server = TcpServer(handle)
     listener = await asyncio.start_server(server.connected, address, port, ssl=tls, limit=LIMIT)
     server.port = listener.sockets[0].getsockname()[1]
     try:

@@ -3,14 +3,14 @@
 import pytest
 
 from tests.faults.redis_dump import changed, dump
-from tests.key_snapshot import Dumped
+from tests.key_snapshot import KeySnapshot
 from tests.spec.deployment import Deployment
 from tests.waiting import eventually
 from towpath.embedded import EmbeddedServer
 
 
-def dumped(taken_ms: int, keys: dict[str, tuple[bytes, int]]) -> Dumped[str, bytes]:
-    found = Dumped[str, bytes](taken_ms)
+def dumped(taken_ms: int, keys: dict[str, tuple[bytes, int]]) -> KeySnapshot[str, bytes]:
+    found = KeySnapshot[str, bytes](taken_ms)
     for key, (value, ttl_ms) in keys.items():
         found.note(key, value, taken_ms, ttl_ms)
     return found

@@ -31,6 +31,15 @@ async def eventually_async(fact: Callable[[], Awaitable[object]], *, within: flo
         await asyncio.sleep(pause)
 
 
+async def eventually_in_loop(fact: Callable[[], object], *, within: float = HANGS) -> None:
+    """The same for a plain fact; other tasks of this event loop go on meanwhile."""
+
+    async def holds() -> object:
+        return fact()
+
+    await eventually_async(holds, within=within)
+
+
 def _pauses(fact: object, within: float) -> Iterator[float]:
     """Pauses that grow: looking takes CPU from what is waited for."""
     began = time.monotonic()

@@ -237,7 +237,7 @@ def test_the_scripts_of_a_space_follow_the_rules(folder: Path) -> None:
 
 
 @spaces
-def test_the_reply_of_a_space_s_script_names_every_word_it_answers_with(folder: Path) -> None:
+def test_the_reply_of_a_spaces_script_names_every_word_it_answers_with(folder: Path) -> None:
     pieces = [*folder.glob("*.lua"), *folder.glob("lib/*.lua")]
     for path in folder.glob("*.lua"):
         found = header_of(path.read_text())
@@ -302,13 +302,13 @@ def test_no_two_scripts_of_an_application_are_remembered_under_one_name(folder: 
 
 
 @applications
-def test_arguments_of_an_application_s_scripts_have_python_names(folder: Path) -> None:
+def test_arguments_of_an_applications_scripts_have_python_names(folder: Path) -> None:
     names, _ = own_names(folder)
     assert own_arguments(folder) - names - python_names() - OF_APPLICATIONS == set()
 
 
 @applications
-def test_fields_of_an_application_s_records_have_python_names(folder: Path) -> None:
+def test_fields_of_an_applications_records_have_python_names(folder: Path) -> None:
     names, texts = own_names(folder)
     found: set[str] = set()
     for path in folder.rglob("*.lua"):

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from tests.tcp_server import LOOPBACK, Accepting, Handle, Reader, Writer, accepting
+from tests.tcp_server import LOOPBACK, Handle, Reader, TcpServer, Writer, accepting
 
 
 def http(
@@ -53,7 +53,7 @@ class Receiver:
     server_names: list[str | None] = field(default_factory=list[str | None])
     left: asyncio.Event = field(default_factory=asyncio.Event)
     """Somebody hung up before the behaviour was over."""
-    server: Accepting | None = None
+    server: TcpServer | None = None
 
     async def serve(self, reader: Reader, writer: Writer) -> None:
         self.connections += 1

@@ -10,7 +10,7 @@ import termios
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.programs import COMMAND, Bounded, Program, Ran, run
+from tests.programs import COMMAND, Bounded, Program, ProgramResult, run
 
 ROWS, COLUMNS = 40, 160
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -45,12 +45,12 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self._screen, keys.encode())
 
-    def end(self) -> Ran:
+    def end(self) -> ProgramResult:
         """Read to the end; how it ended, and what it wrote without colours."""
         while piece := self._read():
             self.text += piece
         os.close(self._screen)
-        return Ran(self.process.wait(), ESCAPE.sub("", self.text).replace("\r\n", "\n"))
+        return ProgramResult(self.process.wait(), ESCAPE.sub("", self.text).replace("\r\n", "\n"))
 
     def _read(self) -> str:
         try:
@@ -70,7 +70,7 @@ class Command:
             "TOWPATH_URL": url,
         }
 
-    def __call__(self, *words: str, input: str | bytes = b"", **env: str) -> Ran:
+    def __call__(self, *words: str, input: str | bytes = b"", **env: str) -> ProgramResult:
         given = input.encode() if isinstance(input, str) else input
         ran = run([COMMAND, *words], input=given, env=self.env | env, cwd=self.directory)
         assert "Traceback" not in ran.err

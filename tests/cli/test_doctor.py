@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.architecture.sources import ROOT
-from tests.cli.command import Command, Ran
+from tests.cli.command import Command, ProgramResult
 from tests.cli.jobs import bury
 from towpath import Durability, Engine, hours
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
@@ -19,7 +19,7 @@ from towpath.engine.url import parse_url
 CANARY = "canary-8f2e"
 
 
-def by_check(ran: Ran) -> dict[str, Any]:
+def by_check(ran: ProgramResult) -> dict[str, Any]:
     return {finding["check"]: finding for finding in ran.objects}
 
 

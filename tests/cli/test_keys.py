@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.architecture.sources import ROOT
-from tests.cli.command import Command, Ran
+from tests.cli.command import Command, ProgramResult
 from tests.cli.test_howto import BLOCK, run
 from towpath.ledger.database.schema import SCHEMA
 from towpath.ledger.ledger import Ledger
@@ -27,7 +27,7 @@ async def migrated(url: str) -> None:
         await ledger.migrate()
 
 
-def made(ran: Ran) -> str:
+def made(ran: ProgramResult) -> str:
     """The id of the key that was just made; its secret is all that stdout has."""
     found = SECRET.fullmatch(ran.out.strip())
     assert found, ran

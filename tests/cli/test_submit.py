@@ -3,7 +3,7 @@
 import asyncio
 import re
 
-from tests.cli.command import Command, Ran
+from tests.cli.command import Command, ProgramResult
 from tests.waiting import HANGS
 from towpath import Engine, Listed, QueueOptions, State, hours, seconds
 from towpath.engine.model import job_ref
@@ -174,6 +174,6 @@ class TestWaiting:
         assert "still_open" in ran.err
         assert await engine.inspect.state(job_ref("mails", "slow")) is State.READY
 
-    async def submit_and_wait(self, towpath: Command, id: str, *more: str) -> Ran:
+    async def submit_and_wait(self, towpath: Command, id: str, *more: str) -> ProgramResult:
         words = ("submit", "mails", "1", "--id", id, "--wait", "1m", *more)
         return await asyncio.to_thread(towpath, *words)

@@ -271,7 +271,7 @@ class TestButtonsOfJobs:
         ):
             assert self.buttons(running, path, *scopes, owner=owner) == {"Move", "Cancel"}
 
-    def test_of_an_application_s_queue_need_raw(self, running: RunningServer) -> None:
+    def test_of_an_applications_queue_need_raw(self, running: RunningServer) -> None:
         running.api("reviews.post").submit(1, id="a", delay=3600)
         path = "/ui/queues/reviews.post/jobs/a"
         assert self.buttons(running, path, "read", "submit", "manage") == set()
@@ -306,7 +306,7 @@ class TestButtonsOfJobs:
 
 
 class TestTheMenu:
-    def test_has_no_page_that_the_key_can_not_open(self, running: RunningServer) -> None:
+    def test_has_no_page_that_the_key_cannot_open(self, running: RunningServer) -> None:
         some = log_in(running, made_key(running, "read", "admin", queues=("mails", "reviews"))[1])
         links = re.findall(r'href="([^"]+)"', MENU.findall(some.look("/"))[0])
         assert "/ui/reviews" in links

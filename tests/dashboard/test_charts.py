@@ -140,7 +140,7 @@ class TestTheTimeLineOfSchedules:
 
 
 class TestOnThePages:
-    def test_a_queue_s_last_hour_is_drawn(self, tab: Tab, api: Api) -> None:
+    def test_a_queues_last_hour_is_drawn(self, tab: Tab, api: Api) -> None:
         for n in range(3):
             api.submit(n)
         page = tab.go(f"/ui/queues/{api.queue}")
@@ -158,7 +158,7 @@ class TestOnThePages:
         expect(page.get_by_role("img", name="Failures a minute")).to_be_visible()
         assert tab.complaints == []
 
-    def test_a_job_s_attempts_are_on_its_time_line(self, tab: Tab, api: Api) -> None:
+    def test_a_jobs_attempts_are_on_its_time_line(self, tab: Tab, api: Api) -> None:
         api.submit(id="twice")
         for n in range(2):
             [job] = api.claim()

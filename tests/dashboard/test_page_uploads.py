@@ -283,7 +283,7 @@ class TestAPage:
         eventually(lambda: status_of(backend, site.issued[-1]["upload_id"]) == "ABORTED")
         assert visit.complaints == []
 
-    def test_of_another_origin_can_not_use_the_credential(
+    def test_of_another_origin_cannot_use_the_credential(
         self, visit: Visit, site: Site, backend: httpx.Client, browser: Browser
     ) -> None:
         visit.run("withTus(true)")

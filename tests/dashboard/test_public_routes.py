@@ -310,7 +310,7 @@ class TestPagesOfApplications:
         for name in ("messages", "reviews", "uploads", "issues"):
             assert running.client(other).get(f"/ui/{name}").status_code == 403
 
-    def test_list_only_the_uploads_of_the_key_s_owner(
+    def test_list_only_the_uploads_of_the_keys_owner(
         self, running: RunningServer, admin: SessionClient
     ) -> None:
         keys = [running.make_key("read", "submit")[1] for _ in range(2)]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.amounts import slow
 from tests.cli.command import Command
-from tests.programs import Ran
+from tests.programs import ProgramResult
 
 SMALL = (
     "--users", "4", "--messages", "2", "--timers", "4", "--reviews", "4", "--issues", "3",
@@ -25,7 +25,7 @@ def towpath(tmp_path: Path) -> Command:
     return command
 
 
-def by_application(ran: Ran) -> dict[str, dict[str, Any]]:
+def by_application(ran: ProgramResult) -> dict[str, dict[str, Any]]:
     return {row["application"]: row for row in ran.objects}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import COMMAND, Program, Ran, run
+from tests.programs import COMMAND, Program, ProgramResult, run
 from tests.server.serving import RunningServer, up
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -20,7 +20,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
-def ran(served: RunningServer, program: str, *words: str) -> Ran:
+def ran(served: RunningServer, program: str, *words: str) -> ProgramResult:
     env = {
         "PATH": os.environ["PATH"],
         "ADDRESS": served.address,

@@ -70,7 +70,7 @@ def test_no_remedy_names_a_file_that_is_not_in_the_package() -> None:
 
 
 class TestTheReadme:
-    def test_shows_a_job_s_life_in_ten_lines(self) -> None:
+    def test_shows_the_life_of_a_job_in_ten_lines(self) -> None:
         block, *_ = BLOCK.findall(README.read_text())
         assert all(word in block for word in ("@app.handler", ".submit", "Worker(", ".result"))
         lines = [line for line in block.splitlines() if line.strip()]

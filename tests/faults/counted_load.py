@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from tests.faults.queue_contents import QueueContents
-from tests.faults.redis_facts import meanwhile
+from tests.waiting import eventually_in_loop
 from towpath.clock import minutes, seconds
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
@@ -76,7 +76,7 @@ class CountedLoad:
     async def more(self, count: int) -> None:
         """Returns once so many more submits and completes were acknowledged."""
         submitted, completed = len(self.submitted) + count, len(self.completed) + count
-        await meanwhile(
+        await eventually_in_loop(
             lambda: len(self.submitted) >= submitted and len(self.completed) >= completed,
         )
 

@@ -8,7 +8,7 @@ from tests.programs import Program, ProgramGroup
 from towpath.ledger.records.record import first_name
 
 
-class RecordProcesses(ProgramGroup):
+class RecordDeployment(ProgramGroup):
     """Workers and makers of records on one Redis and one database."""
 
     def __init__(self, redis: str, database: str, folder: Path) -> None:
@@ -37,13 +37,13 @@ class RecordProcesses(ProgramGroup):
         return ran
 
 
-def record_processes(
+def record_deployment(
     redis: str, database: str, folder: Path, *, workers: int = 2, fault: str = ""
-) -> RecordProcesses:
-    processes = RecordProcesses(redis, database, folder)
+) -> RecordDeployment:
+    processes = RecordDeployment(redis, database, folder)
     for _ in range(workers):
         processes.start_worker(fault=fault)
     return processes
 
 
-__all__ = ["QUEUE", "RecordProcesses", "record_processes"]
+__all__ = ["QUEUE", "RecordDeployment", "record_deployment"]

@@ -108,7 +108,7 @@ async def completed(ledger: Ledger) -> int:
     return await ledger.read(lambda connection: connection.execute(query).scalar_one())
 
 
-def misdeeds(
+def violations(
     found: dict[str, RecordRow], steps: dict[str, list[StateChange]], ran: dict[str, set[int]]
 ) -> list[str]:
     """Violations of I4 or I12: records that did not end once, by the last attempt that began. A

@@ -34,7 +34,7 @@ ENOUGH = 10_000
 """More attempts than a walk has steps: no record may end for want of them."""
 
 
-class PromiseBroken(AssertionError):
+class GuaranteeViolated(AssertionError):
     """A guarantee was violated."""
 
 
@@ -123,11 +123,11 @@ class RecordWalk:
     def note_begun(self, lease: Lease) -> None:
         id = first_name(lease.id)
         if lease.token <= self.began.get(id, 0):
-            raise PromiseBroken(f"{id} began under {lease.token} after {self.began[id]}")
+            raise GuaranteeViolated(f"{id} began under {lease.token} after {self.began[id]}")
         if id not in self.began and id in self.lanes:
             lane, number = self.lanes[id], int(id[1:])
             if number < self.first[lane]:
-                raise PromiseBroken(f"{id} began after r{self.first[lane]} of its lane {lane}")
+                raise GuaranteeViolated(f"{id} began after r{self.first[lane]} of its lane {lane}")
             self.first[lane] = number
         self.began[id] = lease.token
         self.running.append(lease)
@@ -142,7 +142,7 @@ class RecordWalk:
         word = self.chance.choice([self.complete, self.complete, _fail, Release])(lease)
         state = await self.end(lease, word)
         if self.chance.random() < 0.3 and await self.end(lease, word) is not state:
-            raise PromiseBroken(f"{lease.id}: another answer to the same question")
+            raise GuaranteeViolated(f"{lease.id}: another answer to the same question")
         if self.chance.random() < 0.8:
             self.running.remove(lease)
         told = await self.recorder.end(lease, word, cancelled=False)
@@ -218,20 +218,20 @@ class RecordWalk:
                     if begun.standing is Standing.BEGUN:
                         await self.end(lease, self.complete(lease))
                         await self.settle(Complete(lease))
-        raise PromiseBroken(f"{await record_history.left(self.ledger)} records do not end")
+        raise GuaranteeViolated(f"{await record_history.left(self.ledger)} records do not end")
 
     async def check(self) -> None:
         found, steps = (
             await record_history.rows(self.ledger),
             await record_history.history(self.ledger),
         )
-        wrong = record_history.misdeeds(found, steps, self.accepted) + record_history.regressions(
+        wrong = record_history.violations(found, steps, self.accepted) + record_history.regressions(
             steps
         )
         wrong += [f"{id} is dead" for id, row in found.items() if row.state == "dead"]
         wrong += [f"{id} has {ends}" for id, ends in self.accepted.items() if len(ends) > 1]
         if wrong or len(found) != self.made:
-            raise PromiseBroken("\n".join([f"{len(found)} of {self.made}", *wrong[:20]]))
+            raise GuaranteeViolated("\n".join([f"{len(found)} of {self.made}", *wrong[:20]]))
 
 
 def _fail(lease: Lease) -> Fail:

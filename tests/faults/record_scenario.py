@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.faults import record_history
-from tests.faults.record_deployment import QUEUE, RecordProcesses, record_processes
-from tests.faults.redis_facts import meanwhile
+from tests.faults.record_deployment import QUEUE, RecordDeployment, record_deployment
 from tests.fixtures import LEDGER_LIMIT
-from tests.waiting import eventually_async
+from tests.waiting import eventually_async, eventually_in_loop
 from towpath.app.app import Towpath
 from towpath.errors import TowpathError
 from towpath.ledger.ledger import Ledger
@@ -22,10 +21,10 @@ LANES = 80
 """Half of the others are in lanes."""
 
 
-class RecordRun:
+class RecordScenario:
     """A number of records, and the processes that make them and work on them."""
 
-    def __init__(self, ledger: Ledger, processes: RecordProcesses, records: int) -> None:
+    def __init__(self, ledger: Ledger, processes: RecordDeployment, records: int) -> None:
         self.ledger, self.processes, self.records = ledger, processes, records
         self.acknowledged: set[str] = set()
         self.refused = 0
@@ -65,7 +64,7 @@ class RecordRun:
             began = Counter(entry.id for entry in self.processes.entries("began"))
             return len(began) == SLOW and min(began.values()) >= times
 
-        await meanwhile(all_began)
+        await eventually_in_loop(all_began)
 
     def open_gate(self) -> None:
         """Lets all attempts at slow records end."""
@@ -85,7 +84,7 @@ class RecordRun:
             ran = self.processes.tokens()
             return all(first[id] in ran[id] for id in first)
 
-        await meanwhile(have_ended)
+        await eventually_in_loop(have_ended)
 
     async def some_completed(self, share: float) -> None:
         wanted = int(self.records * share)
@@ -98,7 +97,7 @@ class RecordRun:
     async def noticed(self, *words: str) -> None:
         """Returns when a worker has logged one of these events."""
         before = len(self.processes.entries(*words))
-        await meanwhile(lambda: len(self.processes.entries(*words)) > before)
+        await eventually_in_loop(lambda: len(self.processes.entries(*words)) > before)
 
     async def database_refuses(self) -> None:
         """Returns when the database has refused a write of a worker or of this process.
@@ -106,7 +105,7 @@ class RecordRun:
         Which of them is refused first depends on the free space in pages of the database.
         """
         seen = len(self.processes.entries("record.unwritten")) + self.refused
-        await meanwhile(
+        await eventually_in_loop(
             lambda: len(self.processes.entries("record.unwritten")) + self.refused > seen
         )
 
@@ -122,16 +121,16 @@ class RecordRun:
 @asynccontextmanager
 async def run_of(
     records: int, redis: str, database: str, folder: Path, *, workers: int = 1, fault: str = ""
-) -> AsyncGenerator[RecordRun]:
+) -> AsyncGenerator[RecordScenario]:
     """Runs the body after half of the records are made and some have ended; then checks all of
     them. *fault* is planted in the workers.
     """
     async with Ledger(database, limit=LEDGER_LIMIT) as ledger:
         await ledger.migrate()
         await record_history.watch(ledger)
-        with record_processes(redis, database, folder, workers=workers, fault=fault) as processes:
+        with record_deployment(redis, database, folder, workers=workers, fault=fault) as processes:
             async with Towpath(redis, ledger=ledger):
-                run = RecordRun(ledger, processes, records)
+                run = RecordScenario(ledger, processes, records)
                 await run.make(0, records // 2)
                 await run.some_completed(0.1)
                 await run.slow_ones_began()
@@ -142,13 +141,13 @@ async def run_of(
                 assert len(run.acknowledged) == records
 
 
-async def checked(run: RecordRun) -> None:
+async def checked(run: RecordScenario) -> None:
     """Checks that nothing acknowledged is missing, each record ended once, and lanes kept their
     order.
     """
     found, steps = await record_history.rows(run.ledger), await record_history.history(run.ledger)
     wrong = [f"{id} is missing" for id in run.acknowledged - found.keys()]
-    wrong += record_history.misdeeds(found, steps, run.processes.tokens())
+    wrong += record_history.violations(found, steps, run.processes.tokens())
     wrong += record_history.regressions(steps) + record_history.out_of_order(found)
     wrong += [f"{id} is dead: {row.last_error}" for id, row in found.items() if row.state == "dead"]
     assert not wrong, "\n".join(wrong[:20])

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.key_snapshot import Dumped
+from tests.key_snapshot import KeySnapshot
 from towpath.embedded import EmbeddedServer, RedisConnection
 from towpath.embedded.process import items
 
@@ -47,7 +47,7 @@ class DumpedKey:
         return hash((self.value, self.ttl_ms > 0))
 
 
-Dump = Dumped[bytes, DumpedKey]
+Dump = KeySnapshot[bytes, DumpedKey]
 
 
 def dump(server: EmbeddedServer, pattern: str = "*") -> Dump:
@@ -71,7 +71,7 @@ def dumps(nodes: Iterable[EmbeddedServer], pattern: str) -> dict[int, Dump]:
 def _dump(line: RedisConnection, pattern: str) -> Dump:
     taken, *entries = items(line.ask("EVAL", _DUMP, 0, pattern))
     assert isinstance(taken, int)
-    found: Dump = Dumped(taken)
+    found: Dump = KeySnapshot(taken)
     for entry in entries:
         key, value, ttl = items(entry)
         assert isinstance(key, bytes)

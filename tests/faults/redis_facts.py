@@ -1,19 +1,7 @@
-"""Waits for facts while the event loop runs on, and reads some facts from a Redis."""
+"""Facts of a Redis that tests wait for."""
 
-from collections.abc import Callable
-
-from tests.waiting import HANGS, eventually_async
 from towpath.embedded import EmbeddedServer, RedisConnection
 from towpath.embedded.process import ask_fields
-
-
-async def meanwhile(fact: Callable[[], bool], *, within: float = HANGS) -> None:
-    """Returns as soon as *fact* holds; other tasks of this event loop go on meanwhile."""
-
-    async def holds() -> bool:
-        return fact()
-
-    await eventually_async(holds, within=within)
 
 
 def blocked_clients(server: EmbeddedServer) -> int:
@@ -21,7 +9,7 @@ def blocked_clients(server: EmbeddedServer) -> int:
     return int(ask_fields(server.address, "INFO", "clients")["blocked_clients"])
 
 
-def caught_up(primary: EmbeddedServer) -> int:
+def count_replicas_up_to_date(primary: EmbeddedServer) -> int:
     """How many replicas have every write that was made until now.
 
     WAIT covers the writes of its own connection only, so this writes one first.
@@ -33,7 +21,7 @@ def caught_up(primary: EmbeddedServer) -> int:
     return count
 
 
-def errors_told(server: EmbeddedServer, code: str) -> int:
+def count_error_replies(server: EmbeddedServer, code: str) -> int:
     """How often this Redis has answered with that error."""
     said = ask_fields(server.address, "INFO", "errorstats").get(f"errorstat_{code}", "count=0")
     return int(said.partition("count=")[2])

@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import HANGS, eventually_async
+from tests.waiting import HANGS, eventually_async, eventually_in_loop
 from towpath.clock import hours, milliseconds, minutes, seconds
 from towpath.embedded import EmbeddedServer, Listen
 from towpath.engine.channel import Limits
@@ -57,7 +56,7 @@ async def in_hole(proxy: Proxy, hole: Hole, tries: int) -> AsyncGenerator[None]:
     proxy.faults.hole = hole
     try:
         yield
-        await meanwhile(lambda: proxy.swallowed >= before + tries)
+        await eventually_in_loop(lambda: proxy.swallowed >= before + tries)
     finally:
         proxy.faults.hole = Hole.NOTHING
 
@@ -204,7 +203,7 @@ class TestADroppedConnection:
             )
             for _ in range(3):
                 before = proxy.connections
-                await meanwhile(lambda known=before: proxy.connections > known)
+                await eventually_in_loop(lambda known=before: proxy.connections > known)
                 await proxy.drop_all()
             await direct.submit(QUEUE, b"x")
             async with asyncio.timeout(HANGS):

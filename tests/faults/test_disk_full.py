@@ -10,9 +10,8 @@ import pytest
 
 from tests.faults.counted_load import CountedLoad, under_load
 from tests.faults.queue_contents import contents_of
-from tests.faults.redis_facts import meanwhile
 from tests.server.serving import RunningServer, serving
-from tests.waiting import HANGS, eventually
+from tests.waiting import HANGS, eventually, eventually_in_loop
 from towpath.clock import hours
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
@@ -65,7 +64,7 @@ async def test_redis_comes_back_with_all_that_it_acknowledged_once_there_is_room
             async with under_load(load):
                 await load.more(1_000)
                 fill(ballast)
-                await meanwhile(lambda: starts(server) >= 2, within=HANGS)
+                await eventually_in_loop(lambda: starts(server) >= 2, within=HANGS)
                 ballast.unlink()
                 await load.more(1_000)
             found = await contents_of(engine, QUEUE)

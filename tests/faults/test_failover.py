@@ -8,8 +8,8 @@ import pytest
 from tests.faults.counted_load import CountedLoad, under_load
 from tests.faults.moving_slot import MovingSlot, slot_of
 from tests.faults.queue_contents import contents_of
-from tests.faults.redis_facts import blocked_clients, caught_up, errors_told, meanwhile
-from tests.waiting import HANGS, eventually, eventually_async
+from tests.faults.redis_facts import blocked_clients, count_error_replies, count_replicas_up_to_date
+from tests.waiting import HANGS, eventually, eventually_async, eventually_in_loop
 from towpath.clock import hours, minutes, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer
 from towpath.embedded.groups import SLOTS
@@ -47,7 +47,7 @@ class TestSentinel:
             assert group.primary is new
             assert load.shrunk == []
             assert len(set(load.tokens)) == len(load.tokens)
-            assert errors_told(new, "NOSCRIPT") > 0
+            assert count_error_replies(new, "NOSCRIPT") > 0
             await contents_of(engine, QUEUE)
 
     async def test_tokens_grow_although_the_replica_had_lost_writes(
@@ -56,7 +56,7 @@ class TestSentinel:
         old, new = group.servers
         async with Engine(group.url, limits=LIMITS) as engine:
             await engine.submit_many(QUEUE, [new_job(b"known") for _ in range(5)])
-            await meanwhile(lambda: caught_up(old) == 1)
+            await eventually_in_loop(lambda: count_replicas_up_to_date(old) == 1)
             cut_off(old, new)
             lost = await engine.submit_many(QUEUE, [new_job(b"lost") for _ in range(50)])
             leases = await engine.claim(QUEUE, worker="w", lease=minutes(5), count=55)
@@ -94,7 +94,7 @@ class TestSentinel:
             await engine.queues.configure(QUEUE, OPTIONS)
             new.pause()
             submit = asyncio.create_task(engine.submit(QUEUE, b"x", durability=ONE_REPLICA))
-            await meanwhile(lambda: blocked_clients(old) == 1)
+            await eventually_in_loop(lambda: blocked_clients(old) == 1)
             fail_over(group)
             with pytest.raises((DurabilityNotReached, ServerUnreachable)):
                 await asyncio.wait_for(submit, HANGS)
@@ -107,10 +107,10 @@ class TestSentinel:
             async with Engine(group.url, limits=LIMITS) as engine:
                 await engine.queues.configure(QUEUE, OPTIONS)
                 old = group.primary
-                await meanwhile(lambda: caught_up(old) == 2)
+                await eventually_in_loop(lambda: count_replicas_up_to_date(old) == 2)
                 cut_off(old, *group.servers[1:])
                 submit = asyncio.create_task(engine.submit(QUEUE, b"x", durability=ONE_REPLICA))
-                await meanwhile(lambda: blocked_clients(old) == 1)
+                await eventually_in_loop(lambda: blocked_clients(old) == 1)
                 fail_over(group)
                 [answer] = await asyncio.gather(submit, return_exceptions=True)
                 if isinstance(answer, BaseException):

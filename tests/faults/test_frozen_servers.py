@@ -11,8 +11,8 @@ import pytest
 from tests.faults.counted_load import CountedLoad, under_load
 from tests.faults.moving_slot import slot_of
 from tests.faults.queue_contents import contents_of
-from tests.faults.redis_facts import blocked_clients, meanwhile
-from tests.waiting import eventually_async
+from tests.faults.redis_facts import blocked_clients
+from tests.waiting import eventually_async, eventually_in_loop
 from tests.worker.in_process_worker import working
 from towpath.app.app import Towpath
 from towpath.clock import hours, minutes, seconds, steady
@@ -126,7 +126,9 @@ async def nobody_waits_for_ever(url: str, server: EmbeddedServer) -> None:
         waited_for = await sell.submit(1)
         await begun.wait()
         waiting = asyncio.create_task(waited_for.result(within=LONG))
-        await meanwhile(lambda: blocked_clients(server) == 2)  # one waits for work, one for results
+        await eventually_in_loop(
+            lambda: blocked_clients(server) == 2
+        )  # one waits for work, one for results
         server.pause()
         later = await sell.submit(0)
         assert await later.result(within=LONG) == 0

@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from sqlalchemy import text
 
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import eventually_async
+from tests.waiting import eventually_async, eventually_in_loop
 from tests.worker.in_process_worker import working
 from towpath.app.app import Towpath
 from towpath.clock import milliseconds, seconds
@@ -70,7 +69,7 @@ class RecordedApp:
 
     async def have_run(self, count: int) -> None:
         """Returns when so many attempts have begun."""
-        await meanwhile(lambda: len(self.ran) >= count)
+        await eventually_in_loop(lambda: len(self.ran) >= count)
 
     async def ends(self, *ids: str) -> dict[str, RecordState]:
         """How these records ended, once all have."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from sqlalchemy import text
 
 from tests.faults import record_history
-from tests.faults.record_deployment import QUEUE, record_processes
-from tests.faults.record_scenario import RecordRun, checked
-from tests.faults.redis_facts import meanwhile
+from tests.faults.record_deployment import QUEUE, record_deployment
+from tests.faults.record_scenario import RecordScenario, checked
+from tests.waiting import eventually_in_loop
 from towpath.clock import seconds, wall_ms
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
@@ -25,12 +25,12 @@ async def test_all_records_end_once_and_none_before_its_time(
     async with Ledger(url) as ledger:
         await ledger.migrate()
         await make_records(ledger)
-        with record_processes(server.url, url, tmp_path, workers=0) as processes:
+        with record_deployment(server.url, url, tmp_path, workers=0) as processes:
             for error in (-HOUR, HOUR):
                 processes.start_worker(clock_error=error)
-            await meanwhile(lambda: len(processes.entries("clock")) == 2)
+            await eventually_in_loop(lambda: len(processes.entries("clock")) == 2)
             errors = sorted(entry.token - wall_ms() for entry in processes.entries("clock"))
-            run = RecordRun(ledger, processes, 3 * EACH)
+            run = RecordScenario(ledger, processes, 3 * EACH)
             await run.all_ended()
             await checked(run)
         early = text("SELECT count(*) FROM towpath_jobs WHERE started_at < due_at")

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tests.amounts import amount
-from tests.faults.record_scenario import SLOW, RecordRun, run_of
+from tests.faults.record_scenario import SLOW, RecordScenario, run_of
 from tests.faults.small_disk import small_disk
 from tests.postgres import PostgresServer
 from tests.waiting import HANGS, eventually_async
@@ -151,6 +151,6 @@ async def renewed(engine: Engine, job: JobRef, *, times: int) -> None:
     await eventually_async(often_enough)
 
 
-def repeated(run: RecordRun) -> set[str]:
+def repeated(run: RecordScenario) -> set[str]:
     """Slow records that ended while the database was away and were run again."""
     return {f"r{n}" for n in range(SLOW) if len(run.processes.tokens()[f"r{n}"]) > 1}

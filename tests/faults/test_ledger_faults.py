@@ -12,11 +12,10 @@ import pytest
 
 from tests.amounts import amount
 from tests.faults import record_history
-from tests.faults.record_deployment import record_processes
-from tests.faults.record_scenario import SLOW, RecordRun, checked, run_of
-from tests.faults.redis_facts import meanwhile
+from tests.faults.record_deployment import record_deployment
+from tests.faults.record_scenario import SLOW, RecordScenario, checked, run_of
 from tests.fixtures import LEDGER_LIMIT
-from tests.waiting import HANGS
+from tests.waiting import HANGS, eventually_in_loop
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 
@@ -63,7 +62,7 @@ class TestRecordsOfARedis:
                 await killed(server, run)
 
 
-async def killed(server: EmbeddedServer, run: RecordRun) -> None:
+async def killed(server: EmbeddedServer, run: RecordScenario) -> None:
     """Kills Redis. Records are made while it is away, and each is acknowledged in time."""
     server.kill()
     async with asyncio.timeout(HANGS):
@@ -90,11 +89,11 @@ async def test_records_end_once_when_the_process_that_submits_them_is_killed(
     async with Ledger(url, limit=LEDGER_LIMIT) as ledger:
         await ledger.migrate()
         await record_history.watch(ledger)
-        with record_processes(server.url, url, tmp_path, workers=1) as processes:
-            run = RecordRun(ledger, processes, MANY)
+        with record_deployment(server.url, url, tmp_path, workers=1) as processes:
+            run = RecordScenario(ledger, processes, MANY)
             maker = processes.start_maker(0, 100_000)
             share = chance.randrange(100, MANY)
-            await meanwhile(lambda: len(processes.entries("made")) >= share)
+            await eventually_in_loop(lambda: len(processes.entries("made")) >= share)
             maker.kill()
             await run.all_ended()
             run.acknowledged |= {entry.id for entry in processes.entries("made")}
@@ -109,8 +108,8 @@ async def test_records_lost_by_redis_run_after_their_submitter_has_gone(
     async with Ledger(database, limit=LEDGER_LIMIT) as ledger:
         await ledger.migrate()
         await record_history.watch(ledger)
-        with record_processes(server.url, database, tmp_path, workers=1) as processes:
-            run = RecordRun(ledger, processes, SLOW)
+        with record_deployment(server.url, database, tmp_path, workers=1) as processes:
+            run = RecordScenario(ledger, processes, SLOW)
             await run.noticed("worker.started")
             maker = processes.start_maker(0, SLOW, handler="slow")
             await run.slow_ones_began()

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from tests.faults import record_history
 from tests.faults.planting import FAULTS, MARKED_EARLY, NUDGED_EARLY, PlantedFault, planted
-from tests.faults.record_random_walk import QUEUE, PromiseBroken, RecordWalk
+from tests.faults.record_random_walk import QUEUE, GuaranteeViolated, RecordWalk
 from tests.postgres import PostgresServer
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -53,7 +53,7 @@ async def test_a_planted_fault_is_found(
             await RecordWalk(file_ledger, server, seed + number).run(STEPS)
 
     # LedgerBusy: what is written is compared with the row, and that never fits.
-    with planted(fault), pytest.raises((PromiseBroken, LedgerBusy)) as found:
+    with planted(fault), pytest.raises((GuaranteeViolated, LedgerBusy)) as found:
         await walk()
     print(f"{fault}: {found.value}")  # noqa: T201 -- shown with -rP
 
@@ -74,7 +74,7 @@ async def refused_once(ledger: Ledger, server: EmbeddedServer) -> None:
         server.ask("RENAME", f"{{{QUEUE}}}:aside", f"{{{QUEUE}}}:queue")
         await relay.look()
         if (ready := (await engine.inspect.counts(QUEUE)).ready) != 2:
-            raise PromiseBroken(f"{ready} of 2 are queued")
+            raise GuaranteeViolated(f"{ready} of 2 are queued")
 
 
 async def test_a_record_that_redis_refused_is_enqueued_again(
@@ -86,7 +86,7 @@ async def test_a_record_that_redis_refused_is_enqueued_again(
 async def test_marking_a_record_as_queued_too_early_is_found(
     server: EmbeddedServer, file_ledger: Ledger
 ) -> None:
-    with planted(MARKED_EARLY), pytest.raises(PromiseBroken):
+    with planted(MARKED_EARLY), pytest.raises(GuaranteeViolated):
         await refused_once(file_ledger, server)
 
 
@@ -102,7 +102,7 @@ async def undone(url: str, server: EmbeddedServer) -> None:
             await session.rollback()
     await engine.dispose()
     if seen:
-        raise PromiseBroken("a job without a record")
+        raise GuaranteeViolated("a job without a record")
 
 
 async def test_redis_gets_no_record_whose_row_is_not_committed(
@@ -114,5 +114,5 @@ async def test_redis_gets_no_record_whose_row_is_not_committed(
 async def test_enqueuing_before_the_commit_is_found(
     server: EmbeddedServer, running_postgres: PostgresServer
 ) -> None:
-    with planted(NUDGED_EARLY), pytest.raises(PromiseBroken):
+    with planted(NUDGED_EARLY), pytest.raises(GuaranteeViolated):
         await undone(running_postgres.emptied(), server)

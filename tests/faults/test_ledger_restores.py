@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from tests.amounts import amount
 from tests.faults import record_history
 from tests.faults.record_deployment import QUEUE
-from tests.faults.record_scenario import RecordRun, run_of
+from tests.faults.record_scenario import RecordScenario, run_of
 from tests.waiting import eventually_async
 from towpath.clock import hours, seconds
 from towpath.embedded import EmbeddedServer
@@ -68,7 +68,7 @@ def _restore(connection: Connection) -> None:
         connection.execute(text(f"INSERT INTO {table} {over} SELECT * FROM old_{table}"))  # noqa: S608 -- ours
 
 
-async def _ended_but_for_what_ran(run: RecordRun) -> None:
+async def _ended_but_for_what_ran(run: RecordScenario) -> None:
     """Waits until all records have ended, including those that a worker held, whose token the old
     row never saw.
     """

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.redis_facts import errors_told, meanwhile
-from tests.waiting import eventually
+from tests.faults.redis_facts import count_error_replies
+from tests.waiting import eventually, eventually_in_loop
 from towpath.clock import milliseconds, minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import ask_fields
@@ -52,7 +52,7 @@ class TestAFullDiskOfRedis:
                 claim = asyncio.create_task(
                     engine.claim(QUEUE, worker="w", lease=minutes(1), count=2)
                 )
-                await meanwhile(lambda: errors_told(server, "MISCONF") >= 2)
+                await eventually_in_loop(lambda: count_error_replies(server, "MISCONF") >= 2)
                 can_write(server, folder)
                 await submit
                 leases = await claim

@@ -8,9 +8,8 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from tests.faults.queue_contents import QueueContents, contents_of, is_drained
-from tests.faults.redis_facts import meanwhile
 from tests.faults.three_queues_app import BAD, GOOD
-from tests.waiting import eventually_async
+from tests.waiting import eventually_async, eventually_in_loop
 from tests.worker.test_isolation import FreezableShards, hidden, running_shards, shards
 from towpath.clock import seconds, steady
 from towpath.embedded import EmbeddedServer
@@ -64,7 +63,7 @@ async def through(url: str, trouble: AbstractContextManager[None]) -> None:
         due = steady() + 2 * DELAY.total_seconds()
         with trouble:
             # The worker claims when the jobs fall due, for all its slots.
-            await meanwhile(lambda: steady() > due)
+            await eventually_in_loop(lambda: steady() > due)
             for _ in range(4):
                 jobs = [new_job(b"null") for _ in range((JOBS - 100) // 4)]
                 await engine.submit_many(GOOD, jobs)
@@ -72,7 +71,7 @@ async def through(url: str, trouble: AbstractContextManager[None]) -> None:
         for queue in BAD:
             await eventually_async(lambda name=queue: is_drained(engine, name))
         found = {name: await contents_of(engine, name) for name in (GOOD, *BAD)}
-        wrong = {name: await misdeeds(engine, found[name]) for name in found}
+        wrong = {name: await violations(engine, found[name]) for name in found}
     assert {name: len(found[name].ids(State.DONE)) for name in found} == {
         GOOD: JOBS, BAD[0]: BESIDE, BAD[1]: BESIDE,
     }  # fmt: skip
@@ -83,7 +82,7 @@ async def _completed(engine: Engine, wanted: int) -> bool:
     return (await engine.inspect.counts(GOOD)).totals["completed"] >= wanted
 
 
-async def misdeeds(engine: Engine, found: QueueContents) -> list[str]:
+async def violations(engine: Engine, found: QueueContents) -> list[str]:
     """Jobs that were not done once, or, in the good queue, not by their first attempt."""
     wrong: list[str] = []
     for id, listed in found.jobs.items():

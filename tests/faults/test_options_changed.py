@@ -5,8 +5,7 @@ import itertools
 import random
 from collections import Counter
 
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import HANGS
+from tests.waiting import HANGS, eventually_in_loop
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
@@ -56,7 +55,7 @@ class JobAnswers:
             held = answer.leases
             self.claimed.update(lease.id for lease in held)
 
-    def misdeeds(self) -> list[str]:
+    def violations(self) -> list[str]:
         """Violations: every job is new to Redis, is delivered once and completed once."""
         ids = [
             answer.id
@@ -79,7 +78,7 @@ async def change_with_every_cut(engine: Engine, proxy: Proxy) -> None:
         await engine.queues.reconfigure(
             QUEUE, QueueOptions(max_attempts=attempts, events=EventPolicy.NONE)
         )
-        await meanwhile(lambda seen=seen: proxy.cuts > seen)
+        await eventually_in_loop(lambda seen=seen: proxy.cuts > seen)
 
 
 async def run(server: EmbeddedServer, seed: int) -> JobAnswers:
@@ -106,4 +105,4 @@ async def run(server: EmbeddedServer, seed: int) -> JobAnswers:
 async def test_every_call_has_one_effect_while_options_change(
     server: EmbeddedServer, seed: int
 ) -> None:
-    assert (await run(server, seed)).misdeeds() == []
+    assert (await run(server, seed)).violations() == []

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.faults.redis_facts import caught_up, errors_told, meanwhile
-from tests.waiting import HANGS, eventually_async
+from tests.faults.redis_facts import count_error_replies, count_replicas_up_to_date
+from tests.waiting import HANGS, eventually_async, eventually_in_loop
 from towpath.clock import hours, minutes, seconds
 from towpath.embedded import EmbeddedServer, Listen
 from towpath.engine.channel import Limits
@@ -31,7 +31,7 @@ async def primary() -> AsyncIterator[EmbeddedServer]:
 async def replica(primary: EmbeddedServer) -> AsyncIterator[EmbeddedServer]:
     follow = QUICK | {"replicaof": f"127.0.0.1 {primary.port}"}
     with EmbeddedServer(listen=Listen.PORT, options=follow) as server:
-        await meanwhile(lambda: caught_up(primary) == 1)
+        await eventually_in_loop(lambda: count_replicas_up_to_date(primary) == 1)
         yield server
         if server.running:
             server.unpause()
@@ -77,10 +77,12 @@ async def test_a_node_that_is_a_replica_for_a_while_is_waited_for(
     """This is how a fail-over behind a fixed name looks: a replica, which is promoted soon."""
     async with Engine(primary.tcp_url) as engine:
         await engine.submit(QUEUE, b"x")
-        await meanwhile(lambda: caught_up(primary) == 1)
+        await eventually_in_loop(lambda: count_replicas_up_to_date(primary) == 1)
     async with Engine(replica.tcp_url) as engine:
         claim = asyncio.create_task(engine.claim(QUEUE, worker="w", lease=minutes(1)))
-        await meanwhile(lambda: errors_told(replica, "READONLY") > 0 or claim.done())
+        await eventually_in_loop(
+            lambda: count_error_replies(replica, "READONLY") > 0 or claim.done()
+        )
         assert not claim.done(), claim.exception()
         replica.ask("REPLICAOF", "NO", "ONE")
         assert len(await claim) == 1

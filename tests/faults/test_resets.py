@@ -14,7 +14,8 @@ import uvloop
 
 from tests.faults.counted_load import CountedLoad, under_load
 from tests.faults.queue_contents import contents_of
-from tests.faults.redis_facts import blocked_clients, meanwhile
+from tests.faults.redis_facts import blocked_clients
+from tests.waiting import eventually_in_loop
 from towpath.clock import hours, minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
@@ -94,7 +95,7 @@ class TestResetConnections:
                     engine.claim(QUEUE, worker="w", lease=minutes(1), wait=hours(1))
                 )
                 for _ in range(5):
-                    await meanwhile(lambda: blocked_clients(server) == 2)
+                    await eventually_in_loop(lambda: blocked_clients(server) == 2)
                     await proxy.drop_all()
                 await engine.submit(QUEUE, b"y")
                 assert [lease.payload for lease in await claim] == [b"y"]

@@ -13,9 +13,8 @@ import pytest
 from tests.amounts import amount
 from tests.apps.reviews.deliveries import GITHUB_SECRET, Delivery, github, payload
 from tests.faults import record_history
-from tests.faults.redis_facts import meanwhile
 from tests.server.serving import RunningServer, begin, first_line
-from tests.waiting import HANGS, eventually_async
+from tests.waiting import HANGS, eventually_async, eventually_in_loop
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 
@@ -98,7 +97,9 @@ async def test_every_acknowledged_review_ends_once(
             delivering = asyncio.create_task(sender.deliver_all())
             for number in range(KILLS):
                 share = int(MANY * (number + chance.random()) / KILLS)
-                await meanwhile(lambda share=share: len(sender.promised) >= share, within=HANGS)
+                await eventually_in_loop(
+                    lambda share=share: len(sender.promised) >= share, within=HANGS
+                )
                 await asyncio.to_thread(restarted.kill)
             await delivering
 

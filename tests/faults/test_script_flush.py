@@ -5,8 +5,8 @@ import random
 
 from tests.faults.counted_load import CountedLoad, under_load
 from tests.faults.queue_contents import contents_of
-from tests.faults.redis_facts import blocked_clients, meanwhile
-from tests.waiting import HANGS
+from tests.faults.redis_facts import blocked_clients
+from tests.waiting import HANGS, eventually_in_loop
 from towpath.clock import hours, minutes
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -83,7 +83,7 @@ class TestFlushAll:
             claim = asyncio.create_task(
                 engine.claim(QUEUE, worker="w", lease=minutes(1), wait=hours(1))
             )
-            await meanwhile(lambda: blocked_clients(server) == 1)
+            await eventually_in_loop(lambda: blocked_clients(server) == 1)
             server.ask("FLUSHALL")
             await producer.submit(QUEUE, b"x")
             async with asyncio.timeout(HANGS):

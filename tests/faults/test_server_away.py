@@ -12,8 +12,7 @@ from tests.entering import facts_of, refusal_on_entering
 from tests.faults.counted_load import CountedLoad, under_load
 from tests.faults.moving_slot import slot_of
 from tests.faults.queue_contents import contents_of
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import eventually_async
+from tests.waiting import eventually_async, eventually_in_loop
 from towpath.clock import hours, milliseconds, minutes, seconds, steady
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer, Listen
 from towpath.embedded.groups import SLOTS
@@ -101,7 +100,7 @@ class TestASingleRedisThatIsAway:
                 await engine.submit(QUEUE, b"x")
             await fails_at_once(engine)
             await asyncio.to_thread(stopped_server.start)
-            await meanwhile(lambda: logged == ["server.unreachable", "server.back"])
+            await eventually_in_loop(lambda: logged == ["server.unreachable", "server.back"])
             await engine.submit(QUEUE, b"x")
         assert logged == ["server.unreachable", "server.back"]
 
@@ -159,7 +158,7 @@ class TestASingleRedisThatIsAway:
 
                 await eventually_async(refuses)
                 other.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
-                await meanwhile(lambda: logged[-1] == "server.back")
+                await eventually_in_loop(lambda: logged[-1] == "server.back")
                 await engine.submit(QUEUE, b"x")
 
 
@@ -356,4 +355,4 @@ class TestAnEngineThatIsLeft:
                 now = int(ask_fields(own.address, "INFO", "clients")["connected_clients"])
                 return now == before
 
-            await meanwhile(all_gone)
+            await eventually_in_loop(all_gone)

@@ -11,9 +11,8 @@ import pytest
 
 from tests.faults.moving_slot import MovingSlot, slot_of, wait_until_agreed
 from tests.faults.redis_dump import dumps
-from tests.faults.redis_facts import meanwhile
 from tests.spec import parcels
-from tests.waiting import eventually_async
+from tests.waiting import eventually_async, eventually_in_loop
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
 from towpath.embedded.groups import SLOTS
@@ -144,7 +143,7 @@ async def test_a_call_whose_replies_are_swallowed_counts_once(server: EmbeddedSe
         await parcel.run("hold")
         proxy.faults.hole = Hole.REPLIES
         call = asyncio.create_task(parcel.run("hold"))
-        await meanwhile(lambda: proxy.swallowed >= 2)
+        await eventually_in_loop(lambda: proxy.swallowed >= 2)
         proxy.faults.hole = Hole.NOTHING
         assert await call == 2
 

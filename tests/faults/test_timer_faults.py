@@ -191,7 +191,7 @@ async def test_every_timer_is_completed_once_none_early_none_lost(
                 history = await history_of(engine, store, timers, read_journals(deployment.journal))
     history.faults = faults.all
     print(f"{TIMERS} timers, {len(faults.all)} faults, {history.again()} attempts more")  # noqa: T201 -- the figures
-    assert not history.misdeeds(), "\n".join(history.misdeeds()[:20])
+    assert not history.violations(), "\n".join(history.violations()[:20])
 
 
 async def history_of(
@@ -227,7 +227,7 @@ async def found_in(server: EmbeddedServer, tamper: Tampering, *, delay_ms: int) 
         await submit(service, made)
         await tamper(engine, job_ref(QUEUES[PLUGIN_TYPE], "timer-4"))
         await eventually_async(lambda: is_drained(engine, QUEUES[PLUGIN_TYPE]))
-        return (await history_of(engine, server, made, ran)).misdeeds()
+        return (await history_of(engine, server, made, ran)).violations()
 
 
 class TestTheCheckOfTimers:

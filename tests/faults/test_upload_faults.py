@@ -15,7 +15,6 @@ from typing import cast
 import pytest
 
 from tests.amounts import amount
-from tests.faults.redis_facts import meanwhile
 from tests.faults.upload_deployment import (
     TusUploadClient,
     UploadClient,
@@ -23,7 +22,7 @@ from tests.faults.upload_deployment import (
     UploadFaults,
     upload_deployment,
 )
-from tests.waiting import eventually_async
+from tests.waiting import eventually_async, eventually_in_loop
 from towpath.apps.uploads.errors import UploadGone
 from towpath.apps.uploads.model import Status
 from towpath.apps.uploads.service import UploadService
@@ -75,7 +74,9 @@ async def test_every_upload_ends_whole_and_leaves_nothing_behind(
         all_of_them = asyncio.gather(*map(one, range(count)))
         for number in range(strikes):
             due = count * 0.9 * number / strikes
-            await meanwhile(lambda due=due: len(done) >= due or all_of_them.done(), within=hangs)
+            await eventually_in_loop(
+                lambda due=due: len(done) >= due or all_of_them.done(), within=hangs
+            )
             await faults.inject()
         faults.thaw()
         await all_of_them

@@ -48,7 +48,7 @@ async def test_killed_and_frozen_workers_lose_double_and_reorder_no_job(
             journals = workers.entries()
         found = await contents_of(engine, QUEUE)
     assert found.ids(State.DONE, State.DEAD) == {job.id for job in jobs}
-    assert misdeeds(found, journals) == []
+    assert violations(found, journals) == []
     assert disorder(found, journals, lanes) == []
     assert found.counts.totals["reaped"] > 0, "nobody was killed while holding a job"
 
@@ -71,7 +71,7 @@ async def test_a_worker_frozen_past_its_lease_completes_nothing(
     assert held > 0
     assert set(outcomes) == {State.DONE}
     assert len(ours) + sum(entry.word == "done" for entry in journals) == SOME
-    assert misdeeds(found, journals) == []
+    assert violations(found, journals) == []
 
 
 async def stop_a_holder(engine: Engine, workers: ProgramGroup) -> Program[bytes]:
@@ -155,7 +155,7 @@ def _completed(engine: Engine, wanted: int) -> Callable[[], Awaitable[bool]]:
     return enough
 
 
-def misdeeds(found: QueueContents, journals: list[JournalEntry]) -> list[str]:
+def violations(found: QueueContents, journals: list[JournalEntry]) -> list[str]:
     """Completions that were accepted twice, or under another token than the last one (I4)."""
     done = [entry for entry in journals if entry.word == "done"]
     twice = [id for id, times in Counter(entry.id for entry in done).items() if times > 1]

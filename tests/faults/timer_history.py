@@ -49,7 +49,7 @@ class TimerHistory:
         """How many attempts there were beside the first ones."""
         return len(self.ran) - len({run.id for run in self.ran})
 
-    def misdeeds(self) -> list[str]:
+    def violations(self) -> list[str]:
         """All violations."""
         return [*self._lost(), *self._early(), *self._doubled(), *self._unprovoked()]
 

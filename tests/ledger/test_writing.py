@@ -84,7 +84,7 @@ class TestWritingToTheLedger:
         assert done == ["n1", "n3", "n5", "n7", "n9"]
         assert set(done) <= set(await names(kept))
 
-    async def test_is_refused_outside_of_the_ledger_s_life(self, url: str) -> None:
+    async def test_is_refused_outside_of_the_ledgers_life(self, url: str) -> None:
         ledger = Ledger(url)
         for _ in range(2):
             with pytest.raises(LedgerClosed):
@@ -179,11 +179,11 @@ class TestOnSqlite:
         assert await kept.write(settings) == ["wal", 2, 1, 0]  # it waits by itself
         assert await kept.read(settings) == ["wal", 2, 1, LEDGER_LIMIT / milliseconds(1)]
 
-    async def test_a_read_can_not_write(self, kept: Ledger) -> None:
+    async def test_a_read_cannot_write(self, kept: Ledger) -> None:
         with pytest.raises(LedgerUnwritable, match="readonly"):
             await kept.read(lambda connection: connection.execute(KEEP, {"name": "x"}))
 
-    async def test_a_decision_can_not_write(self, kept: Ledger) -> None:
+    async def test_a_decision_cannot_write(self, kept: Ledger) -> None:
         def decide(connection: Connection) -> Write[None]:
             connection.execute(KEEP, {"name": "too early"})
             return lambda writer: writer.execute(KEEP, {"name": "in time"}).close()

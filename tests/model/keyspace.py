@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.key_snapshot import Dumped
+from tests.key_snapshot import KeySnapshot
 from towpath.embedded import Address, RedisConnection, Reply
 from towpath.engine.script import Scripts
 
@@ -53,13 +53,13 @@ class Keyspace:
         """Every key of the queue, without its tag."""
         return {name.removeprefix(self._tag) for name in self._full_names()}
 
-    def dump(self) -> Dumped[str, Reply]:
+    def dump(self) -> KeySnapshot[str, Reply]:
         """The contents of every key except the memory of calls."""
         answer = self._connection.ask("EVAL", _DUMP, 0, self._tag)
         assert isinstance(answer, list)
         taken, *flat = answer
         assert isinstance(taken, int)
-        found = Dumped[str, Reply](taken)
+        found = KeySnapshot[str, Reply](taken)
         for key, value, ttl in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
             assert isinstance(ttl, int)
             found.note(str(key), value, taken, ttl)

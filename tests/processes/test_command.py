@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.embedded.processes import has_ended, python
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import eventually, eventually_async
+from tests.waiting import eventually, eventually_async, eventually_in_loop
 from towpath.clock import Duration, milliseconds, minutes
 from towpath.processes.command import Command, CommandTimedOut, Ended, OutputTooLarge, run
 
@@ -89,7 +88,7 @@ class TestACommandThatIsStopped:
     ) -> None:
         async def cancelled() -> bool:
             task = asyncio.create_task(shell(script, pids))
-            await meanwhile(pids.exists)
+            await eventually_in_loop(pids.exists)
             task.cancel()
             await asyncio.wait((task,))
             return task.cancelled()
@@ -121,7 +120,7 @@ class TestACommandThatIsStopped:
     ) -> None:
         async def cancelled_often() -> bool:
             task = asyncio.create_task(shell(DEAF, pids))
-            await meanwhile(pids.exists)
+            await eventually_in_loop(pids.exists)
             while not task.done():
                 task.cancel()
                 await asyncio.wait((task,), timeout=0.05)
@@ -138,7 +137,7 @@ class TestACommandThatIsStopped:
 
         async def cancelled() -> None:
             task = asyncio.create_task(shell(script, pids))
-            await meanwhile(pids.exists)
+            await eventually_in_loop(pids.exists)
             task.cancel()
             await asyncio.wait((task,))
 
@@ -148,7 +147,7 @@ class TestACommandThatIsStopped:
     def test_ends_with_a_loop_that_closes(self, new_loop: NewLoop, pids: Path) -> None:
         async def leave() -> None:
             left.append(asyncio.create_task(shell(HANGS, pids)))
-            await meanwhile(pids.exists)
+            await eventually_in_loop(pids.exists)
 
         left: list[asyncio.Task[Ended]] = []
         under(new_loop, leave())

@@ -18,7 +18,7 @@ import pytest
 
 from tests.amounts import slow
 from tests.architecture.sources import ROOT
-from tests.programs import Bounded, Ran
+from tests.programs import Bounded, ProgramResult
 from tests.waiting import HANGS
 
 FROM_INDEX = os.environ.get("TOWPATH_TEST_PYPI") == "1"
@@ -74,7 +74,7 @@ class Environment:
             [packages] = place.glob("lib/python*/site-packages")
             (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
-    def __call__(self, program: str, *words: str, cwd: Path) -> Ran:
+    def __call__(self, program: str, *words: str, cwd: Path) -> ProgramResult:
         return run([str(self._bin / program), *words], cwd=cwd, env=self._env)
 
     def start(self, *words: str, cwd: Path) -> subprocess.Popen[str]:
@@ -89,10 +89,10 @@ class Environment:
         return {"PATH": f"{self._bin}:{os.environ['PATH']}", "HOME": os.environ["HOME"]}
 
 
-def run(words: list[str], **more: Any) -> Ran:
+def run(words: list[str], **more: Any) -> ProgramResult:
     ran = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600, **more)
     assert ran.returncode == 0, f"{words}: {ran.stdout}{ran.stderr}"
-    return Ran(ran.returncode, ran.stdout, ran.stderr)
+    return ProgramResult(ran.returncode, ran.stdout, ran.stderr)
 
 
 def _pip() -> list[str]:
@@ -142,7 +142,7 @@ class TestTheWheel:
         (tmp_path / "shop.py").write_text(APP)
         with environment.start("up", "--port", "0", "--json", cwd=tmp_path) as server:
             assert server.stdout is not None
-            told = Ran(0, server.stdout.readline()).object
+            told = ProgramResult(0, server.stdout.readline()).object
             try:
                 url = ("--url", told["store"])
                 environment(

@@ -95,7 +95,7 @@ class TestAMountedApplication:
 
 
 class TestAWebhook:
-    def test_below_the_name_of_an_application_is_the_application_s_own(
+    def test_below_the_name_of_an_application_is_the_applications_own(
         self, greeting: RunningServer
     ) -> None:
         body = json.dumps({"sender": {"login": "bob"}}).encode()

@@ -126,7 +126,7 @@ class TestSubmitting:
             ("listed:1s,5s", 3),
         ],
     )
-    def test_a_job_s_own_retry_policy_is_stored_and_shown(
+    def test_a_jobs_own_retry_policy_is_stored_and_shown(
         self, api: Api, retry: str, attempts: int | None
     ) -> None:
         """With one that names its waits, as many attempts as they take."""
@@ -136,7 +136,7 @@ class TestSubmitting:
         for shown in (found, job):
             assert (shown["retry"], shown["max_attempts"]) == (retry, attempts)
 
-    def test_a_job_s_own_retry_policy_decides_about_its_next_attempt(self, api: Api) -> None:
+    def test_a_jobs_own_retry_policy_decides_about_its_next_attempt(self, api: Api) -> None:
         api.submit("x", retry="never")
         [job] = api.claim()
         assert api.say("fail", job, reason="no").json()["state"] == "dead"
@@ -168,7 +168,7 @@ class TestSubmitting:
         answer = api.client.post(f"/api/v1/queues/{queue}/jobs", json={"payload": 1})
         problem(answer, 422)
 
-    def test_a_payload_over_the_queue_s_limit_is_too_large(self, api: Api) -> None:
+    def test_a_payload_over_the_queues_limit_is_too_large(self, api: Api) -> None:
         assert code(api.post("/jobs", {"payload": "x" * 1_100_000}), 413) == "payload-too-large"
 
 

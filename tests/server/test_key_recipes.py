@@ -62,7 +62,7 @@ def test_the_pages_make_keys_with_neither_raw_nor_manage_nor_admin(page: str) ->
     "page",
     ["hand-out-issues.md", "run-any-command-as-an-agent.md", "give-issues-to-coding-agents.md"],
 )
-def test_an_agent_can_not_use_the_queue_to_take_the_task_of_another(
+def test_an_agent_cannot_use_the_queue_to_take_the_task_of_another(
     running: RunningServer, recipes: Recipes, page: str
 ) -> None:
     repository = f"octo/{page.removesuffix('.md')}"
@@ -91,7 +91,7 @@ def test_an_agent_can_not_use_the_queue_to_take_the_task_of_another(
     assert ann.post(f"{own}/complete", json={"token": task["token"]}).status_code == 200
 
 
-def test_an_uploader_can_not_occupy_the_internal_jobs_of_another(
+def test_an_uploader_cannot_occupy_the_internal_jobs_of_another(
     running: RunningServer, recipes: Recipes
 ) -> None:
     ann = recipes.key("upload-files.md", "uploader")
@@ -131,7 +131,7 @@ def test_a_chat_worker_claims_and_settles_messages_and_nothing_else(
     assert done.status_code == 200
 
 
-def test_the_key_of_a_timers_application_can_not_claim_its_queues(recipes: Recipes) -> None:
+def test_the_key_of_a_timers_application_cannot_claim_its_queues(recipes: Recipes) -> None:
     shop = recipes.key("be-called-when-a-timer-is-due.md", "shop")
     for queue in ("timers.shop--mails", "timers.order.timeout"):
         answer = shop.post(f"/api/v1/queues/{queue}/claim", json={"worker": "w"})

@@ -29,7 +29,7 @@ class TestTheDocumentsEndpoints:
         assert second["queue_position"] == 2
         assert len(first["message_id"]) == 36
 
-    async def test_a_user_s_queue_shows_what_waits_and_what_is_in_process(
+    async def test_a_users_queue_shows_what_waits_and_what_is_in_process(
         self, client: httpx.AsyncClient
     ) -> None:
         first = await post(client)
@@ -134,7 +134,7 @@ class TestBadInput:
         body = {name: value for name, value in HELLO.items() if name != missing}
         assert (await client.post("/api/v1/message", json=body)).status_code == 422
 
-    async def test_a_message_over_the_queue_s_limit_is_too_large(
+    async def test_a_message_over_the_queues_limit_is_too_large(
         self, client: httpx.AsyncClient
     ) -> None:
         body = {**HELLO, "message": "x" * 1024 * 1024}

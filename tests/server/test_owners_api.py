@@ -139,7 +139,7 @@ class TestAJobOverHttp:
 
 
 @pytest.mark.parametrize("name", ["move", "cancel", "cancel by DELETE"])
-def test_a_key_that_can_not_read_can_not_tell_a_foreign_job_from_a_missing_one(
+def test_a_key_that_cannot_read_cannot_tell_a_foreign_job_from_a_missing_one(
     callers: Callers, api: Api, name: str
 ) -> None:
     callers("submit").submit("old", id="a")
@@ -179,7 +179,7 @@ class TestAScheduleOverHttp:
         assert change(callers("submit", "manage").client, path).is_success
 
     @pytest.mark.parametrize("name", ["change", "delete", "fire"])
-    def test_of_another_owner_is_missing_to_a_key_that_can_not_read(
+    def test_of_another_owner_is_missing_to_a_key_that_cannot_read(
         self, callers: Callers, path: str, name: str
     ) -> None:
         blind, change = callers("submit").client, SCHEDULE_CHANGES[name]

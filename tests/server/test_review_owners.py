@@ -100,11 +100,11 @@ class TestAReview:
     def test_of_a_webhook_has_no_owner(self, served: RunningServer, number: int) -> None:
         assert look(served, deliver(served, number))["owner"] is None
 
-    def test_can_not_be_given_to_another_owner(self, served: RunningServer, number: int) -> None:
+    def test_cannot_be_given_to_another_owner(self, served: RunningServer, number: int) -> None:
         body = {"repository": "octo/repo", "head": HEAD, "number": number, "owner": "victim"}
         assert caller(served, "submit").post(ROOT, json=body).status_code == 422
 
-    def test_stays_its_owner_s_if_another_key_requests_it_again(
+    def test_stays_its_owners_if_another_key_requests_it_again(
         self, served: RunningServer, number: int
     ) -> None:
         id = ask(caller(served, "submit", owner="shop"), number, id=f"same-{number}")["id"]
@@ -139,12 +139,12 @@ class TestCancelling:
             answer = cancel(callers[by], id)
             assert (answer.status_code, answer.json()["state"]) == (200, "CANCELLED")
 
-    def test_of_another_owner_s_review_is_refused(self, served: RunningServer, number: int) -> None:
+    def test_of_another_owners_review_is_refused(self, served: RunningServer, number: int) -> None:
         id = ask(caller(served, "submit"), number)["id"]
         assert code(cancel(caller(served, "submit", "read"), id), 403) == "not-owner"
         assert state(served, id) == "PENDING"
 
-    def test_of_a_webhook_s_review_needs_manage(self, served: RunningServer, number: int) -> None:
+    def test_of_a_webhooks_review_needs_manage(self, served: RunningServer, number: int) -> None:
         id = deliver(served, number)
         assert code(cancel(caller(served, "submit", "read"), id), 403) == "not-owner"
         assert state(served, id) == "PENDING"
@@ -165,7 +165,7 @@ class TestCancelling:
         assert look(served, id)["owner"] is None
         assert cancel(caller(served, "submit", "manage"), id).json()["state"] == "CANCELLED"
 
-    def test_does_not_tell_a_key_that_can_not_read_what_there_is(
+    def test_does_not_tell_a_key_that_cannot_read_what_there_is(
         self, served: RunningServer, number: int
     ) -> None:
         writer = caller(served, "submit")
@@ -185,7 +185,7 @@ class TestCancelling:
 
 
 class TestANewerRequest:
-    def test_supersedes_the_owner_s_own(self, served: RunningServer, number: int) -> None:
+    def test_supersedes_the_owners_own(self, served: RunningServer, number: int) -> None:
         older = ask(caller(served, "submit", owner="shop"), number)["id"]
         newer = ask(caller(served, "submit", owner="shop"), number, head=NEWER)
         assert newer["superseded"] == [older]

@@ -38,7 +38,7 @@ class TestClaiming:
         api.submit(2, lane="bob")
         assert [job["payload"] for job in api.claim(lane="bob")] == [2]
 
-    def test_takes_jobs_of_some_selectors_up_to_the_worker_s_limit(self, api: Api) -> None:
+    def test_takes_jobs_of_some_selectors_up_to_the_workers_limit(self, api: Api) -> None:
         for n, selector in enumerate(["o/n|dev", "o/n|review", "o/m|dev", "o/n|dev"]):
             api.submit(n, selector=selector)
         wish = {"selectors": ["o/n|dev", "o/m|dev"], "max_held": 2, "count": 5}

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-from tests.key_snapshot import Dumped
+from tests.key_snapshot import KeySnapshot
 from towpath.clock import instant
 from towpath.embedded import (
     CommandRefused,
@@ -68,9 +68,9 @@ class Deployment:
     def key_names(self) -> set[str]:
         return {key.decode() for master in self.masters for key in _keys_on(master)}
 
-    def dump(self) -> Dumped[str, object]:
+    def dump(self) -> KeySnapshot[str, object]:
         """Every key with its value, except the memory of calls, which refusals write too."""
-        found = Dumped[str, object]()
+        found = KeySnapshot[str, object]()
         for master in self.masters:
             for key in _keys_on(master):
                 value, now, ttl = _value(master, key), _now_ms(master), master.ask("PTTL", key)

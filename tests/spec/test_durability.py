@@ -135,7 +135,7 @@ class TestASubmitThatAsksForAClass:
                 assert (await engine.inspect.counts(REVIEWS)).ready == 5
 
     @pytest.mark.parametrize("durability", [SECOND, DISK, ONE_REPLICA], ids=str)
-    async def test_is_refused_if_the_server_can_not_give_it(
+    async def test_is_refused_if_the_server_cannot_give_it(
         self, server: EmbeddedServer, durability: Durability
     ) -> None:
         async with Engine(server.url) as engine:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.faults.redis_facts import meanwhile
+from tests.waiting import eventually_in_loop
 from towpath.clock import minutes
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
@@ -31,7 +31,7 @@ async def test_a_call_to_a_frozen_redis_ends_when_the_engine_is_left(
         try:
             # The second call waits for the only channel.
             asked = [asyncio.ensure_future(CALLS[call](engine)) for _ in range(2)]
-            await meanwhile(lambda: not any(task.done() for task in asked))
+            await eventually_in_loop(lambda: not any(task.done() for task in asked))
             leaving = asyncio.create_task(engine.__aexit__(None, None, None))
             for task in asked:
                 with pytest.raises(EngineClosed):

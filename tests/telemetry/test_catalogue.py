@@ -28,7 +28,7 @@ def test_names_of_events_are_unique() -> None:
 
 
 @every_event
-def test_an_event_s_name_is_a_subject_and_what_happened(event: LogEvent) -> None:
+def test_an_events_name_is_a_subject_and_what_happened(event: LogEvent) -> None:
     assert re.fullmatch(r"[a-z]+\.[a-z]+(_[a-z]+)*", event.name)
 
 

@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import HANGS, eventually_async
+from tests.waiting import HANGS, eventually_async, eventually_in_loop
 from towpath.app.app import Towpath
 from towpath.app.job import Job
 from towpath.clock import seconds
@@ -39,7 +38,7 @@ async def ended(ticket: Job[Any]) -> JobInfo:
     return await engine_of(ticket).events.ended(ticket.ref, within=SOON)
 
 
-async def looked_at(ticket: Job[Any], fact: Callable[[JobInfo], object]) -> JobInfo:
+async def job_once(ticket: Job[Any], fact: Callable[[JobInfo], object]) -> JobInfo:
     """Returns the job as soon as *fact* holds for it."""
     found: list[JobInfo] = []
 
@@ -93,7 +92,7 @@ class LogLines(logging.Handler):
 
     async def next(self, event: str) -> dict[str, Any]:
         """Returns the first line of that event, once there is one."""
-        await meanwhile(lambda: bool(self.of(event)))
+        await eventually_in_loop(lambda: bool(self.of(event)))
         return self.of(event)[0]
 
 

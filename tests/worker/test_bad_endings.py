@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.worker import process_handlers
-from tests.worker.in_process_worker import SOON, LogLines, looked_at, working
+from tests.worker.in_process_worker import SOON, LogLines, job_once, working
 from towpath.app.app import Towpath
 from towpath.clock import seconds
 from towpath.engine.retry import Fixed
@@ -98,7 +98,7 @@ class TestAWorker:
             tickets = {kind: await handler.submit(kind) for kind in BAD}
             assert await (await handler.submit("fine")).result(within=SOON) == "fine"
             for kind, ticket in tickets.items():
-                job = await looked_at(ticket, lambda info: info.state in ("delayed", "dead"))
+                job = await job_once(ticket, lambda info: info.state in ("delayed", "dead"))
                 assert job.reason, kind
         assert lines.of("worker.stopped")[0]["code"] == 0
 
@@ -113,7 +113,7 @@ class TestAWorker:
         async with working(app):
             for kind in ("after", "reason", "mute"):
                 ticket = await handler.submit(kind)
-                job = await looked_at(ticket, lambda info: info.state == "dead")
+                job = await job_once(ticket, lambda info: info.state == "dead")
                 assert job.reason, kind
 
     async def test_a_worker_goes_on_after_anything_that_a_retry_policy_raises(
@@ -126,7 +126,7 @@ class TestAWorker:
         async with working(app):
             bad = await sell.submit(0)
             assert await (await sell.submit(1)).result(within=SOON) == 1
-            job = await looked_at(bad, lambda info: info.state == "delayed")
+            job = await job_once(bad, lambda info: info.state == "delayed")
         assert "ZeroDivisionError" in (job.reason or "")
 
     @pytest.mark.parametrize("when", ["before", "after", "error"])
@@ -154,5 +154,5 @@ class TestAWorker:
         async with working(app, middleware=[Bad()]):
             bad = await sell.submit(0 if when == "error" else 1, id="bad")
             assert await (await sell.submit(1)).result(within=SOON) == 1
-            job = await looked_at(bad, lambda info: info.state == "dead")
+            job = await job_once(bad, lambda info: info.state == "dead")
         assert job.reason

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import eventually, eventually_async
+from tests.waiting import eventually, eventually_async, eventually_in_loop
 from tests.worker.in_process_worker import SOON, LogLines, working
 from towpath.app.app import Towpath
 from towpath.clock import milliseconds, steady
@@ -83,9 +82,9 @@ class TestAWorkerWhoseLoopIsBlocked:
         go_on = asyncio.Event()
         async with working(app, name="anna", concurrency=5):
             beside = [await patient.submit() for _ in range(3)]
-            await meanwhile(lambda: len(lines.of("job.started")) == 3)
+            await eventually_in_loop(lambda: len(lines.of("job.started")) == 3)
             job = await block.submit()
-            await meanwhile(lambda: len(found) == 2)
+            await eventually_in_loop(lambda: len(found) == 2)
             await job.result(within=SOON)
             go_on.set()
             for one in beside:

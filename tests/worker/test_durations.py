@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.in_process_worker import SOON, looked_at, working
+from tests.worker.in_process_worker import SOON, job_once, working
 from towpath import Exponential, Fixed, Listed, QueueOptions, Retry, Snooze, Towpath, Worker
 from towpath.clock import DurationLike
 from towpath.engine.channel import Limits
@@ -40,7 +40,7 @@ async def test_durations_are_accepted_as_job_options(app: Towpath, minute: Durat
 
     assert (send.options.time_limit, send.options.keep) == (MINUTE, MINUTE)
     job = await send.submit(delay=minute, keep=minute, lease=minute)
-    assert (await looked_at(job, lambda _: True)).state is State.DELAYED
+    assert (await job_once(job, lambda _: True)).state is State.DELAYED
     await job.move(delay=0)
     with pytest.raises(StillOpen):
         await job.result(within=0)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.faults.redis_facts import meanwhile
+from tests.waiting import eventually_in_loop
 from tests.worker import process_handlers
-from tests.worker.in_process_worker import SOON, LogLines, ended, looked_at, working
+from tests.worker.in_process_worker import SOON, LogLines, ended, job_once, working
 from tests.worker.worker_programs import is_gone
 from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
@@ -61,7 +61,7 @@ async def outcomes(app: Towpath, handler: EndingHandler, hows: Iterable[str]) ->
     async with working(app, concurrency=1):
         jobs = {how: await handler.submit(how) for how in hows}
         assert await (await handler.submit("fine")).result(within=SOON) == "fine"
-        return {how: await looked_at(job, _was_tried) for how, job in jobs.items()}
+        return {how: await job_once(job, _was_tried) for how, job in jobs.items()}
 
 
 async def outcome(app: Towpath, handler: EndingHandler, how: str) -> JobInfo:
@@ -215,7 +215,7 @@ class TestAProcessThatAHandlersProcessStarted:
         async with working(app):
             dead = await ended(await leave.submit(str(tmp_path / how)))
             beside = (tmp_path / how).read_text()
-            await meanwhile(lambda: is_gone(beside))
+            await eventually_in_loop(lambda: is_gone(beside))
         _require_killed(dead)
 
 
@@ -255,7 +255,7 @@ class TestTheTraceback:
 
         async with working(app):
             await app.engine.submit("shop", b'"secret"')
-            await meanwhile(lambda: "payload.invalid" in caplog.text)
+            await eventually_in_loop(lambda: "payload.invalid" in caplog.text)
         assert not [record for record in caplog.records if record.exc_info]
 
     async def test_names_its_last_line_outside_the_standard_library_in_the_reason(

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import HANGS, eventually_async
+from tests.waiting import HANGS, eventually_async, eventually_in_loop
 from tests.worker.in_process_worker import SOON, LogLines, ended, slots, spoil, until_slots, working
 from towpath.app.app import Towpath
 from towpath.clock import ZERO, hours, milliseconds, seconds
@@ -331,7 +330,7 @@ class TestAWorkerThatLosesAHandler:
             app.remove(first)
             again = app.add("shop", own_parent.function, options)
             assert await (await again.submit()).result(within=SOON) == os.getpid()
-            await meanwhile(lambda: not Path(f"/proc/{pid}").exists())
+            await eventually_in_loop(lambda: not Path(f"/proc/{pid}").exists())
 
 
 async def test_an_app_does_not_remove_a_handler_of_another_app(
@@ -416,7 +415,7 @@ class TestAThousandHandlersAddedAndRemoved:
                     await (await handler.submit(n)).result(within=SOON)
                 app.remove(handler)
             assert await (await stays.submit(4)).result(within=SOON) == 8
-            await meanwhile(lambda: len(asyncio.all_tasks()) <= tasks + 20)
+            await eventually_in_loop(lambda: len(asyncio.all_tasks()) <= tasks + 20)
             assert await _queues_shown(worker) == {"stays"}
             assert int(ask_fields(server.address, "INFO", "clients")["connected_clients"]) < 60
 

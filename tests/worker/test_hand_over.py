@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.redis_facts import meanwhile
-from tests.worker.in_process_worker import SOON, LogLines, ended, looked_at, until_slots, working
+from tests.waiting import eventually_in_loop
+from tests.worker.in_process_worker import SOON, LogLines, ended, job_once, until_slots, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, milliseconds, minutes, seconds, steady
 from towpath.embedded import EmbeddedServer
@@ -52,7 +52,7 @@ class TestHandingOver:
         hand_over = HandOverHandler(app, minutes(10))
         async with working(app, concurrency=1) as worker:
             jobs = await hand_over.handler.submit_many([None] * 5)
-            await meanwhile(lambda: len(lines.of("job.handed_over")) == 5)
+            await eventually_in_loop(lambda: len(lines.of("job.handed_over")) == 5)
             await until_slots(worker, busy=0, free=1)
             counts = await app.engine.inspect.counts("shop")
             assert (counts.leased, counts.totals["released"]) == (5, 0)
@@ -107,7 +107,9 @@ class TestHandingOver:
         async with working(app):
             job = await hand_over.handler.submit()
             for number in (1, 2):
-                await meanwhile(lambda number=number: len(lines.of("job.handed_over")) == number)
+                await eventually_in_loop(
+                    lambda number=number: len(lines.of("job.handed_over")) == number
+                )
                 await app.engine.fail(hand_over.leases[-1], "out of paper")
             found = await ended(job)
         assert (found.state, found.reason, hand_over.attempts) == (
@@ -131,7 +133,7 @@ class TestHandingOver:
         hand_over = HandOverHandler(app, seconds(1))
         async with working(app, lease=seconds(1)):
             await hand_over.handler.submit()
-            await meanwhile(lambda: hand_over.attempts[:2] == [1, 2])
+            await eventually_in_loop(lambda: hand_over.attempts[:2] == [1, 2])
             with pytest.raises(LeaseLost):
                 await app.engine.complete(hand_over.leases[0])
             app.remove(hand_over.handler)
@@ -145,12 +147,12 @@ class TestHandingOver:
         @app.handler("shop")
         async def sell(n: int) -> None:
             over = steady() + 0.3 + n / 200
-            await meanwhile(lambda: steady() >= over)
+            await eventually_in_loop(lambda: steady() >= over)
             raise HandOver(minutes(10))
 
         async with working(app, lease=minutes(5)):
             jobs = await sell.submit_many(range(80))
-            await meanwhile(lambda: len(lines.of("job.handed_over")) == 80)
+            await eventually_in_loop(lambda: len(lines.of("job.handed_over")) == 80)
         for job in jobs:
             assert not isinstance(job, TowpathError)
             assert await _leased_for(job) > minutes(8)
@@ -170,7 +172,7 @@ class TestHandingOver:
         async with working(app):
             job = await handler.submit()
             await lines.next("job.handed_over")
-            note = (await looked_at(job, lambda info: info.progress)).progress
+            note = (await job_once(job, lambda info: info.progress)).progress
             assert note is not None
             await app.engine.complete(lease_by_token(job.ref, int(note), worker="elsewhere"))
             assert await job.state() is State.DONE
@@ -251,7 +253,7 @@ class TestARecordedHandler:
 
 async def _leased_for(job: Any) -> Duration:
     """How long the lease lasts from its beginning, as Redis has it."""
-    found = await looked_at(job, lambda info: info.expires_at)
+    found = await job_once(job, lambda info: info.expires_at)
     assert found.expires_at is not None
     assert found.claimed_at is not None
     return found.expires_at - found.claimed_at

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import HANGS, eventually_async
+from tests.waiting import HANGS, eventually_async, eventually_in_loop
 from tests.worker import process_handlers
-from tests.worker.in_process_worker import SOON, LogLines, ended, looked_at, working
+from tests.worker.in_process_worker import SOON, LogLines, ended, job_once, working
 from tests.worker.worker_programs import is_gone
 from towpath.app.app import Towpath
 from towpath.clock import ZERO, Duration, hours, minutes, seconds, steady
@@ -90,7 +89,7 @@ class TestAHandler:
         async with working(app):
             first = await (await own_pid.submit(1)).result(within=SOON)
             os.kill(first, signal.SIGKILL)
-            await meanwhile(lambda: is_gone(first))
+            await eventually_in_loop(lambda: is_gone(first))
             job = await own_pid.submit(2)
             assert await job.result(within=SOON) != first
         assert (await app.engine.inspect.job(job.ref)).attempts == 1
@@ -148,9 +147,9 @@ class TestTheContext:
                 await sell.submit(n)
             await eventually_async(lambda: _leased(app, 2))
             since = steady()
-            await meanwhile(lambda: steady() - since > 0.2)
+            await eventually_in_loop(lambda: steady() - since > 0.2)
             go.set()
-            await meanwhile(lambda: len(spans) == 2)
+            await eventually_in_loop(lambda: len(spans) == 2)
         assert spans[1] >= minutes(5) + seconds(0.2)
 
     async def test_counts_attempts_and_gives_each_a_higher_token(self, app: Towpath) -> None:
@@ -180,7 +179,7 @@ class TestTheContext:
         go, gate = asyncio.Event(), threading.Event()
         async with working(app):
             for handler in (slow, slow_thread):
-                await looked_at(
+                await job_once(
                     await handler.submit(), lambda info: info.progress == b'{"percent":10}'
                 )
             go.set()

@@ -1,7 +1,8 @@
 """Many idle queues are cheap, and none of them is forgotten."""
 
-from tests.faults.redis_facts import blocked_clients, meanwhile
+from tests.faults.redis_facts import blocked_clients
 from tests.queue_numbers import number
+from tests.waiting import eventually_in_loop
 from tests.worker.in_process_worker import LogLines, working
 from towpath.app.app import Towpath
 from towpath.clock import seconds, steady
@@ -27,7 +28,7 @@ async def _all_wait(server: EmbeddedServer) -> None:
         keys = [f"{{type.{n}}}:meta" for n in range(0, MANY, 10)]
         return all(number(server.ask, key, "asked_at") for key in keys)
 
-    await meanwhile(lambda: asked() and blocked_clients(server) >= 17)
+    await eventually_in_loop(lambda: asked() and blocked_clients(server) >= 17)
 
 
 class _FewScripts:
@@ -56,7 +57,7 @@ class TestManyIdleQueues:
         async with working(app):
             await lines.next("worker.started")
             await _all_wait(server)
-            await meanwhile(_FewScripts(server))
+            await eventually_in_loop(_FewScripts(server))
             clients = ask_fields(server.address, "INFO", "clients")["connected_clients"]
             assert int(clients) < 60
 
@@ -73,7 +74,7 @@ class TestManyIdleQueues:
             await _all_wait(server)
             for queue in queues:
                 await app.engine.submit(queue, b"1", delay=seconds(7))
-            await meanwhile(lambda: len(begun) == MANY)
+            await eventually_in_loop(lambda: len(begun) == MANY)
 
 
 def _scripts(server: EmbeddedServer) -> int:

@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from tests.faults.redis_facts import blocked_clients, meanwhile
-from tests.waiting import eventually_async
+from tests.faults.redis_facts import blocked_clients
+from tests.waiting import eventually_async, eventually_in_loop
 from tests.worker.in_process_worker import SOON, LogLines, spoil, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, minutes, seconds
@@ -100,9 +100,9 @@ class TestSlots:
         async with working(app, concurrency=2):
             await lines.next("worker.started")
             spoil(server, "{bad}:queue", "{worse}:queue")
-            await meanwhile(lambda: len(lines.of("queue.failing")) == 2)
+            await eventually_in_loop(lambda: len(lines.of("queue.failing")) == 2)
             await asyncio.gather(*(good.submit(n) for n in range(20)))
-            await meanwhile(lambda: len(ran) == 20)
+            await eventually_in_loop(lambda: len(ran) == 20)
 
     async def test_slots_of_a_frozen_shard_are_used_by_the_others(
         self, shards: FreezableShards
@@ -122,14 +122,14 @@ class TestSlots:
 
         async with app, working(app, concurrency=1):
             await bad.submit(-1)
-            await meanwhile(lambda: ran == [-1])
+            await eventually_in_loop(lambda: ran == [-1])
             shards.freeze()
             go.set()
             await asyncio.gather(*(good.submit(n) for n in range(20)))
-            await meanwhile(lambda: len(ran) == 21)
+            await eventually_in_loop(lambda: len(ran) == 21)
             shards.thaw()
             await bad.submit(-2)
-            await meanwhile(lambda: -2 in ran)
+            await eventually_in_loop(lambda: -2 in ran)
 
     async def test_jobs_of_a_late_answer_do_not_exceed_the_slots(
         self, server: EmbeddedServer, lines: LogLines
@@ -157,7 +157,9 @@ class TestSlots:
                 # The app's own calls would be given up too soon; this way none of them is under
                 # way.
                 await direct.engine.submit("bad", b"0")
-                await meanwhile(lambda: counter.inside == 1 and blocked_clients(server) == 2)
+                await eventually_in_loop(
+                    lambda: counter.inside == 1 and blocked_clients(server) == 2
+                )
                 proxy.faults.hole = Hole.REPLIES
                 await direct.engine.submit_many("bad", [new_job(b"1") for _ in range(4)])
                 first.set()
@@ -166,11 +168,11 @@ class TestSlots:
                     await lines.next("queue.failing")
                     proxy.faults.hole = Hole.NOTHING
                     await direct.engine.submit_many("good", [new_job(b"0") for _ in range(4)])
-                    await meanwhile(lambda: counter.inside == 4)
+                    await eventually_in_loop(lambda: counter.inside == 4)
                 await eventually_async(_leased(direct, "bad", 0))
                 assert attempts == [1]
                 go.set()
-                await meanwhile(lambda: len(attempts) == 5)
+                await eventually_in_loop(lambda: len(attempts) == 5)
             released = (await direct.engine.inspect.counts("bad")).totals["released"]
         assert counter.most == 4
         assert attempts == [1] * 5
@@ -204,7 +206,7 @@ class TestLeases:
         bad = [f"bad{n}" for n in range(5)]
         await _held_on_to(app, "good", bad)
         async with working(app, lease=minutes(9)):
-            await meanwhile(lambda: len(lines.of("job.started")) == 6)
+            await eventually_in_loop(lambda: len(lines.of("job.started")) == 6)
             with ExitStack() as stack:
                 for queue in bad:
                     stack.enter_context(hidden(server, f"{{{queue}}}:leases"))
@@ -218,7 +220,7 @@ class TestLeases:
         async with Towpath(shards.url) as app, Towpath(shards.url) as other:
             await _held_on_to(app, shards.good, [shards.bad, *shards.others[:2]])
             async with working(app, lease=seconds(3)):
-                await meanwhile(lambda: len(lines.of("job.started")) == 4)
+                await eventually_in_loop(lambda: len(lines.of("job.started")) == 4)
                 await _renewed_for(other, shards.good, seconds(0.5))
                 shards.freeze()
                 await _renewed_for(other, shards.good, seconds(4))
@@ -242,7 +244,7 @@ class TestLeases:
                 await app.add(queue, stay, options).submit()
             ticket = await app.add(shards.good, stay, options).submit()
             async with working(app, lease=seconds(5)):
-                await meanwhile(lambda: len(lines.of("job.started")) == 4)
+                await eventually_in_loop(lambda: len(lines.of("job.started")) == 4)
                 await _renewed_for(other, shards.good, seconds(0.1))
                 shards.freeze()
                 assert (await lines.next("job.dead"))["queue"] == shards.good
@@ -285,9 +287,9 @@ class TestTheStartOfAWorker:
             shards.freeze()
             async with working(app):
                 await good.submit(1)
-                await meanwhile(lambda: ran == [1])
+                await eventually_in_loop(lambda: ran == [1])
                 shards.thaw()
-                await meanwhile(lambda: ran == [1, 2])
+                await eventually_in_loop(lambda: ran == [1, 2])
 
     async def test_fails_if_all_queues_are_refused(
         self, app: Towpath, server: EmbeddedServer

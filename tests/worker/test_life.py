@@ -9,8 +9,7 @@ from datetime import datetime
 import pytest
 
 from tests.entering import facts_of, refusal_on_entering
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import HANGS, eventually_async
+from tests.waiting import HANGS, eventually_async, eventually_in_loop
 from tests.worker.in_process_worker import SOON, LogLines, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, ManualClock, hours, seconds
@@ -129,7 +128,7 @@ class TestStopping:
             worker = Worker(app, concurrency=20)
             running = asyncio.create_task(worker.run())
             start = len(begun)
-            await meanwhile(lambda start=start, most=most: len(begun) >= start + most)
+            await eventually_in_loop(lambda start=start, most=most: len(begun) >= start + most)
             worker.stop()
             worker.stop()
             await running
@@ -353,7 +352,7 @@ class TestTheClockOfRedis:
             clock.set_back(hours(1))
             async with working(app, lease=seconds(1)):
                 job = await sell.submit()
-                await meanwhile(lambda: bool(seen))
+                await eventually_in_loop(lambda: bool(seen))
                 held = await app.engine.inspect.job(job.ref)
                 assert held.expires_at is not None
                 clock.advance(seconds(0.9))

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import HANGS
+from tests.waiting import HANGS, eventually_in_loop
 from tests.worker import process_handlers
-from tests.worker.in_process_worker import SOON, LogLines, ended, looked_at, working
+from tests.worker.in_process_worker import SOON, LogLines, ended, job_once, working
 from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, minutes
 from towpath.engine.retry import Never
@@ -127,7 +126,7 @@ class TestMiddlewareAroundAnAttempt:
 
         async with working(app, middleware=[RecordingMiddleware("a", journal)], lease=minutes(9)):
             job = await sell.submit(id="1")
-            await meanwhile(lambda: bool(journal))
+            await eventually_in_loop(lambda: bool(journal))
             await job.cancel()
             assert (await ended(job)).state is State.CANCELLED
         assert journal == ["a before 1", "a error AttemptStopped"]
@@ -145,7 +144,7 @@ class TestMiddlewareAroundAnAttempt:
         sell: Any = app.handler("shop")(wait if place == "loop" else block)
         async with working(app, middleware=[RecordingMiddleware("a", journal)]):
             job = await sell.submit(id="1")
-            await meanwhile(lambda: bool(journal))
+            await eventually_in_loop(lambda: bool(journal))
         assert journal == ["a before 1", "a error AttemptStopped"]
         assert await job.state() is State.READY
 
@@ -175,7 +174,7 @@ class TestMiddlewareAroundAnAttempt:
 
         async with working(app, middleware=[Hanging("a", journal)]):
             dead = await ended(await sell.submit(id="1"))
-            await meanwhile(lambda: len(journal) > 1)
+            await eventually_in_loop(lambda: len(journal) > 1)
         assert journal == ["a before 1", "a error AttemptStopped"]
         assert (dead.reason or "").startswith("TimeLimit")
 
@@ -236,6 +235,6 @@ class TestAnErrorOfMiddleware:
 
         busy = RecordingMiddleware("a", journal, before=Snooze(hours(1)))
         async with working(app, middleware=[busy]):
-            job = await looked_at(await sell.submit(), lambda info: info.state is State.DELAYED)
+            job = await job_once(await sell.submit(), lambda info: info.state is State.DELAYED)
         assert job.attempts == 0
         assert not lines.of("middleware.failed")

@@ -1,8 +1,7 @@
 """What a newer release, or another program, has written into a queue affects only itself."""
 
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import eventually_async
-from tests.worker.in_process_worker import SOON, LogLines, looked_at, spoil, working
+from tests.waiting import eventually_async, eventually_in_loop
+from tests.worker.in_process_worker import SOON, LogLines, job_once, spoil, working
 from towpath.app.app import Towpath
 from towpath.clock import ZERO, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
@@ -29,7 +28,7 @@ class TestWhatANewerReleaseWrote:
         server.ask("SET", key, record.replace(b'"fixed"', b'"moody"'))
         async with working(app):
             assert await (await good.submit(1)).result(within=SOON) == 1
-            job = await looked_at(bad, lambda info: info.state is State.DELAYED)
+            job = await job_once(bad, lambda info: info.state is State.DELAYED)
         assert job.retry is None
         assert "ZeroDivisionError" in (job.reason or "")
 
@@ -47,7 +46,7 @@ class TestWhatANewerReleaseWrote:
         server.ask("SET", key, record.replace(b'{"x":"1"}', b'{"x":[1]}'))
         async with working(app, unhandled_for=ZERO):
             assert await (await good.submit(1)).result(within=SOON) == 1
-            job = await looked_at(bad, lambda info: info.state is State.DEAD)
+            job = await job_once(bad, lambda info: info.state is State.DEAD)
         assert (job.reason or "").startswith("HandlerNotFound: ")
 
     async def test_as_a_schedule_stops_no_other_schedule(
@@ -66,7 +65,7 @@ class TestWhatANewerReleaseWrote:
         for name, value in (("spoilt", b"9" * 30), (b"\xff", b"x"), ("other", b"?")):
             server.ask("HSET", "{good}:recurring", name, value)
         async with working(app):
-            await meanwhile(lambda: "quick" in ran)
+            await eventually_in_loop(lambda: "quick" in ran)
         assert "spoilt" not in ran
         assert "spoilt" in lines.of("duty.failed")[0]["reason"]
 

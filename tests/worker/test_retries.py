@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.worker.in_process_worker import SOON, LogLines, ended, looked_at, working
+from tests.worker.in_process_worker import SOON, LogLines, ended, job_once, working
 from towpath.app.app import Towpath
 from towpath.clock import ZERO, hours, milliseconds, minutes
 from towpath.engine.model import JobInfo
@@ -154,7 +154,7 @@ class TestTheWaitBetweenAttempts:
             raise ValueError
 
         async with working(app):
-            job = await looked_at(await sell.submit(), lambda info: info.state is State.DELAYED)
+            job = await job_once(await sell.submit(), lambda info: info.state is State.DELAYED)
         assert wait(job) == pytest.approx(3600, abs=10)
 
     async def test_follows_the_submits_policy_before_the_handlers(self, app: Towpath) -> None:
@@ -164,7 +164,7 @@ class TestTheWaitBetweenAttempts:
 
         async with working(app):
             job = await sell.submit(retry=Fixed(hours(3)))
-            delayed = await looked_at(job, lambda info: info.state is State.DELAYED)
+            delayed = await job_once(job, lambda info: info.state is State.DELAYED)
         assert wait(delayed) == pytest.approx(3 * 3600, abs=10)
 
     async def test_follows_the_queues_policy_by_default(self, app: Towpath) -> None:
@@ -174,7 +174,7 @@ class TestTheWaitBetweenAttempts:
 
         await app.engine.queues.configure("shop", QueueOptions(retry=Fixed(hours(5))))
         async with working(app):
-            job = await looked_at(await sell.submit(), lambda info: info.state is State.DELAYED)
+            job = await job_once(await sell.submit(), lambda info: info.state is State.DELAYED)
         assert wait(job) == pytest.approx(5 * 3600, abs=10)
 
     async def test_does_not_exist_under_the_policy_never(self, app: Towpath) -> None:
@@ -266,7 +266,7 @@ async def test_a_failed_attempt_is_logged_with_its_number_and_the_next_try(
 
     async with working(app):
         job = await sell.submit()
-        failed = await looked_at(job, lambda info: info.next_try_at)
+        failed = await job_once(job, lambda info: info.next_try_at)
         line = await lines.next("job.failed")
     assert (line["attempt"], line["max_attempts"]) == (1, 7)
     assert failed.next_try_at is not None

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tests.faults.queue_contents import contents_of, is_drained
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import HANGS, eventually, eventually_async
-from tests.worker.in_process_worker import SOON, LogLines, looked_at, working
+from tests.waiting import HANGS, eventually, eventually_async, eventually_in_loop
+from tests.worker.in_process_worker import SOON, LogLines, job_once, working
 from towpath.app.app import Towpath
 from towpath.app.job import Job
 from towpath.clock import seconds, steady
@@ -68,7 +67,7 @@ class TestAServerThatIsAway:
         async with app:
             tickets = await sell.submit_many(range(40))
             async with working(app, concurrency=10):
-                await meanwhile(lambda: len(begun) == 10)
+                await eventually_in_loop(lambda: len(begun) == 10)
                 proxy.faults.hole = hole
                 go.set()
                 await lines.next("queue.failing")
@@ -99,7 +98,7 @@ class TestAServerThatIsAway:
         async with app, other:
             tickets = await elsewhere.submit_many(range(5))
             async with working(app, concurrency=5, lease=seconds(1)):
-                await meanwhile(lambda: len(begun) == 5)
+                await eventually_in_loop(lambda: len(begun) == 5)
                 proxy.faults.hole = Hole.REQUESTS
                 async with working(other):
                     tokens = [
@@ -109,7 +108,7 @@ class TestAServerThatIsAway:
                     ]
                 go.set()
                 proxy.faults.hole = Hole.NOTHING
-                await meanwhile(
+                await eventually_in_loop(
                     lambda: len(lines.of("job.stale_refused")) + len(lines.of("job.lost")) >= 5
                 )
             counts = await other.engine.inspect.counts("shop")
@@ -148,7 +147,7 @@ class TestAServerThatIsAway:
             async with app:
                 await sell.submit_many(range(3000))
                 async with working(app, concurrency=20):
-                    await meanwhile(lambda: len(ran) > 300)
+                    await eventually_in_loop(lambda: len(ran) > 300)
                     server.kill()
                     await asyncio.to_thread(server.start)
                     await eventually_async(lambda: is_drained(app.engine, "shop"))
@@ -190,7 +189,7 @@ class TestAServerThatIsFrozen:
         async with app, working(app, lease=seconds(3)):
             await _renewed(await sell.submit())
             frozen.pause()
-            await meanwhile(lambda: len(lines.of("heartbeat.failed")) == 2)
+            await eventually_in_loop(lambda: len(lines.of("heartbeat.failed")) == 2)
             frozen.unpause()
         assert "loop.blocked" not in lines.events()
 
@@ -205,7 +204,7 @@ class TestAServerThatIsFrozen:
         async with app, working(app, lease=lease):
             await _renewed(await sell.submit())
             frozen.pause()
-            await meanwhile(lambda: len(lines.of("heartbeat.failed")) == 3)
+            await eventually_in_loop(lambda: len(lines.of("heartbeat.failed")) == 3)
             frozen.unpause()
         silent = [line["silent"] for line in lines.of("heartbeat.failed")]
         assert min(b - a for a, b in pairwise(silent)) >= lease.total_seconds()
@@ -229,7 +228,7 @@ class TestAServerThatIsFrozen:
             frozen.pause()
             await lines.next("heartbeat.failed")
             go.set()
-            await meanwhile(lambda: len(failures) == 2)
+            await eventually_in_loop(lambda: len(failures) == 2)
             frozen.unpause()
         assert failures[:2] == [1, 1]  # the lease may be over by now, and another attempt begun
         assert len(lines.of("loop.blocked")) == 1
@@ -249,7 +248,7 @@ class TestAServerThatIsFrozen:
             await (await sell.submit(0, delay=seconds(2))).result(within=SOON)
             submitted = steady()
             await sell.submit(1)
-            await meanwhile(lambda: len(lines.of("job.started")) == 2)
+            await eventually_in_loop(lambda: len(lines.of("job.started")) == 2)
             frozen.pause()
             line = await lines.next("heartbeat.failed")
             age = steady() - submitted
@@ -296,8 +295,8 @@ class TestScriptsThatAreForgotten:
 
 async def _renewed(ticket: Job[Any]) -> None:
     """Return when the heartbeat has renewed the job's lease: before, it may not be connected."""
-    claimed = await looked_at(ticket, lambda job: job.expires_at)
-    await looked_at(ticket, lambda job: job.expires_at != claimed.expires_at)
+    claimed = await job_once(ticket, lambda job: job.expires_at)
+    await job_once(ticket, lambda job: job.expires_at != claimed.expires_at)
 
 
 async def _token(_: int, ctx: Context) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.redis_facts import blocked_clients, meanwhile
-from tests.waiting import HANGS, eventually_async
+from tests.faults.redis_facts import blocked_clients
+from tests.waiting import HANGS, eventually_async, eventually_in_loop
 from tests.worker import process_handlers
 from tests.worker.in_process_worker import SOON, LogLines, slots, until_slots, working
 from towpath.app.app import Towpath
@@ -48,11 +48,11 @@ class TestConcurrency:
 
         await sell.submit_many(range(30))
         async with working(app, concurrency=7) as worker:
-            await meanwhile(lambda: counter.inside == 7)
+            await eventually_in_loop(lambda: counter.inside == 7)
             assert (await app.engine.inspect.counts("shop")).leased == 7
             assert await slots(worker) == {"busy": 7, "free": 0, "lost": 0}
             counter.gate.set()
-            await meanwhile(lambda: counter.came == 30)
+            await eventually_in_loop(lambda: counter.came == 30)
         assert counter.most == 7
 
     async def test_jobs_that_one_answer_does_not_carry_fill_the_slots_too(
@@ -68,7 +68,7 @@ class TestConcurrency:
         await app.engine.queues.configure("shop", QueueOptions(max_payload=8 * 1024 * 1024))
         await sell.submit_many([bytes(5 * 1024 * 1024)] * 3)
         async with working(app, concurrency=6):
-            await meanwhile(lambda: counter.inside == 3)
+            await eventually_in_loop(lambda: counter.inside == 3)
             counter.gate.set()
 
     async def test_a_slot_that_is_free_is_filled_while_others_run(self, app: Towpath) -> None:
@@ -104,11 +104,11 @@ class TestConcurrency:
 
         await sell.submit_many(range(10))
         async with working(app, concurrency=20):
-            await meanwhile(lambda: counter.inside == 2)
+            await eventually_in_loop(lambda: counter.inside == 2)
             if not other:
                 assert (await app.engine.inspect.counts("shop")).leased == 2
             counter.gate.set()
-            await meanwhile(lambda: counter.came == 10)
+            await eventually_in_loop(lambda: counter.came == 10)
         assert counter.most == 2
 
     async def test_waiting_behind_others_of_the_handler_takes_none_of_its_time(
@@ -173,13 +173,13 @@ class TestWakeUps:
         short = idle.add("short", quick, options)
         async with full, idle, working(full, concurrency=1):
             # It waits for both queues, and only then is there something that fills it.
-            await meanwhile(lambda: blocked_clients(server) == 2)
+            await eventually_in_loop(lambda: blocked_clients(server) == 2)
             await long.submit()
-            await meanwhile(lambda: ran == ["stay"])
+            await eventually_in_loop(lambda: ran == ["stay"])
             async with working(idle, concurrency=1):
-                await meanwhile(lambda: blocked_clients(server) >= 2)
+                await eventually_in_loop(lambda: blocked_clients(server) >= 2)
                 await short.submit()
-                await meanwhile(lambda: "quick" in ran)
+                await eventually_in_loop(lambda: "quick" in ran)
 
 
 class TestWeights:
@@ -216,7 +216,7 @@ class TestWeights:
 
         await busy.submit_many(range(100))
         async with working(app, concurrency=4):
-            await meanwhile(lambda: counter.inside == 4)
+            await eventually_in_loop(lambda: counter.inside == 4)
             job = await calm.submit(1)
             counter.gate.set()
             assert await job.result(within=SOON) == "here"

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import HANGS, eventually_async
+from tests.waiting import HANGS, eventually_async, eventually_in_loop
 from tests.worker import process_handlers
-from tests.worker.in_process_worker import SOON, LogLines, ended, looked_at, working
+from tests.worker.in_process_worker import SOON, LogLines, ended, job_once, working
 from tests.worker.worker_programs import is_gone
 from towpath.app.app import Towpath
 from towpath.app.job import Job
@@ -107,7 +106,7 @@ class TestCancellingAJobThatRuns:
         outcomes = Outcomes()
         async with working(app, lease=LEASE, middleware=[outcomes] if surrounded else []):
             job = await watch.submit(str(tmp_path / "begun"))
-            await meanwhile((tmp_path / "begun").exists)
+            await eventually_in_loop((tmp_path / "begun").exists)
             await job.cancel()
             found = await ended(job)
         assert (found.state, found.attempts) == (State.CANCELLED, 1)
@@ -170,7 +169,7 @@ class TestCancellingAJobThatRuns:
             job = await sell.submit(1)
             await lines.next("job.started")
             await job.cancel()
-            await meanwhile(lambda: contexts[0].stopped is StopReason.CANCELLED)
+            await eventually_in_loop(lambda: contexts[0].stopped is StopReason.CANCELLED)
             gate.set()
             assert await job.result(within=SOON) == "sold all"
         assert seen == [True]
@@ -179,12 +178,12 @@ class TestCancellingAJobThatRuns:
         loop = app.add("loops", process_handlers.never_end.function, HandlerOptions(processes=1))
         async with working(app, lease=LEASE, concurrency=1):
             job = await loop.submit(str(tmp_path / "begun"), keep=hours(1))
-            await meanwhile((tmp_path / "begun").exists)
+            await eventually_in_loop((tmp_path / "begun").exists)
             await job.cancel()
             with pytest.raises(JobUnfinished, match="cancelled"):
                 await job.result(within=SOON)
             pids = (tmp_path / "begun").read_text().split()
-            await meanwhile(lambda: all(is_gone(pid) for pid in pids))
+            await eventually_in_loop(lambda: all(is_gone(pid) for pid in pids))
 
     async def test_a_cancelled_job_has_no_result(self, app: Towpath) -> None:
         @app.handler("shop")
@@ -247,12 +246,12 @@ class TestALostLease:
         loop = app.add("loops", process_handlers.never_end.function, HandlerOptions(processes=1))
         async with working(app, lease=LEASE, concurrency=1):
             job = await loop.submit(str(tmp_path / "begun"))
-            await meanwhile((tmp_path / "begun").exists)
+            await eventually_in_loop((tmp_path / "begun").exists)
             pids = (tmp_path / "begun").read_text().split()
             await app.engine.cancel(job.ref)
             await take_away(app.engine, job)
             await lines.next("job.lost")
-            await meanwhile(lambda: all(is_gone(pid) for pid in pids))
+            await eventually_in_loop(lambda: all(is_gone(pid) for pid in pids))
         assert await job.state() is State.CANCELLED
 
 
@@ -268,13 +267,11 @@ class TestARenewedLease:
         go = asyncio.Event()
         async with working(app, lease=hours(9)):
             job = await sell.submit(lease=LEASE)
-            first = await looked_at(job, lambda info: info.state is State.LEASED)
+            first = await job_once(job, lambda info: info.state is State.LEASED)
             assert first.expires_at is not None
             end = first.expires_at
             assert end < instant(wall_ms()) + hours(1)
-            await looked_at(
-                job, lambda info: info.expires_at and info.expires_at > end + seconds(1)
-            )
+            await job_once(job, lambda info: info.expires_at and info.expires_at > end + seconds(1))
             go.set()
             assert await job.result(within=SOON) == "sold"
         assert (await app.engine.inspect.counts("shop")).totals["reaped"] == 0

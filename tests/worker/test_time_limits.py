@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import HANGS, eventually
+from tests.waiting import HANGS, eventually, eventually_in_loop
 from tests.worker import process_handlers
 from tests.worker.in_process_worker import SOON, LogLines, ended, until_slots, working
 from tests.worker.worker_programs import is_gone
@@ -174,7 +173,7 @@ class TestAnAsyncHandler:
 
         async with working(app):
             await ended(await block.submit())
-            await meanwhile(lambda: bool(told))
+            await eventually_in_loop(lambda: bool(told))
         assert told == ["job.dead", "job.timed_out", "loop.blocked"]
         assert len(lines.of("job.timed_out")) == len(lines.of("job.dead")) == 1
 
@@ -243,9 +242,9 @@ class TestAHandlerInAProcess:
             first = await loop.submit(str(tmp_path / "1"))
             dead = await ended(first)
             second = await loop.submit(str(tmp_path / "2"))
-            await meanwhile((tmp_path / "2").exists)
+            await eventually_in_loop((tmp_path / "2").exists)
         pids = (tmp_path / "1").read_text().split()
-        await meanwhile(lambda: all(is_gone(pid) for pid in pids))
+        await eventually_in_loop(lambda: all(is_gone(pid) for pid in pids))
         assert len(pids) == 2, "its own and that of what it has started"
         require_timed_out(dead, "5s")
         assert [line["ended"] for line in lines.of("job.timed_out")] == ["killed"]

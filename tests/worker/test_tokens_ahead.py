@@ -7,7 +7,7 @@ import pytest
 
 from tests.queue_numbers import set_numbers
 from tests.waiting import HANGS
-from tests.worker.in_process_worker import LogLines, looked_at, working
+from tests.worker.in_process_worker import LogLines, job_once, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, hours, seconds, wall_ms
 from towpath.embedded import EmbeddedServer
@@ -31,7 +31,7 @@ async def test_a_snooze_lasts_as_long_as_it_says(app: Towpath, server: EmbeddedS
     set_ahead(server, hours(1))
     async with working(app):
         ticket = await sell.submit()
-        job = await looked_at(ticket, lambda info: info.state is State.DELAYED)
+        job = await job_once(ticket, lambda info: info.state is State.DELAYED)
     assert job.next_try_at is not None
     assert job.next_try_at - datetime.now(UTC) > seconds(20)
 
@@ -49,10 +49,10 @@ async def test_a_renewed_lease_lasts_as_long_as_the_first(
     set_ahead(server, by)
     async with working(app, lease=seconds(6)):
         ticket = await sell.submit()
-        first = await looked_at(ticket, lambda info: info.state is State.LEASED)
+        first = await job_once(ticket, lambda info: info.state is State.LEASED)
         assert first.expires_at is not None
         until = first.expires_at
-        job = await looked_at(ticket, lambda info: info.expires_at and info.expires_at != until)
+        job = await job_once(ticket, lambda info: info.expires_at and info.expires_at != until)
         assert job.expires_at is not None
         assert job.expires_at > until
         assert job.token == first.token

@@ -11,8 +11,7 @@ import pytest
 
 from tests.apps.messages.sending import SECRET, send
 from tests.calls.receivers import Reader, Receiver, Writer, answering, http
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import HANGS, eventually_async
+from tests.waiting import HANGS, eventually_async, eventually_in_loop
 from tests.worker.in_process_worker import working
 from towpath.app.app import Towpath
 from towpath.apps.messages.adapters import MessageAdapters
@@ -227,7 +226,7 @@ class TestCallbacks:
         async with calling_back(server, engine) as messages:
             sent = await send(messages, callback_url=receiver.url())
             await answer(engine, b'"hi"')
-            await meanwhile(lambda: len(receiver.requests) >= 1)
+            await eventually_in_loop(lambda: len(receiver.requests) >= 1)
             receiver.answer = http()
             assert (await delivered(engine, sent)).state is State.DONE
         ids = {request.headers["webhook-id"] for request in receiver.requests}

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.programs import Ran, run
+from tests.programs import ProgramResult, run
 from towpath.apps.reviews.model import Review, ReviewTask
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "reviews"
@@ -29,7 +29,7 @@ class LinterRuns:
         trust = [] if {"ruff", "flake8"} & {Path(word).name for word in linter} else [TRUST]
         return [*PROGRAM, "--clones", str(self.clones), "--suffix", suffix, *trust, "--", *linter]
 
-    def run(self, task: ReviewTask | bytes, *linter: str) -> Ran:
+    def run(self, task: ReviewTask | bytes, *linter: str) -> ProgramResult:
         given = task if isinstance(task, bytes) else task.packed()
         ran = run(self.command(*(linter or TELLS)), env=self.environment, input=given)
         assert list(self.temporary.iterdir()) == []  # nothing may be left, whatever happens

@@ -9,7 +9,7 @@ import pytest
 
 from tests.apps.reviews.reviewing import a_task, an_attempt
 from tests.embedded.processes import has_ended
-from tests.faults.redis_facts import meanwhile
+from tests.waiting import eventually_in_loop
 from tests.worker.in_process_worker import SOON, working
 from towpath.app.app import Towpath
 from towpath.apps.reviews.model import REVIEWS, Review, ReviewTask
@@ -61,11 +61,11 @@ class TestAReviewingCommandInAWorker:
 
         async with app, working(app, lease=minutes(9)):
             job = await review.submit(a_task())
-            await meanwhile(pids.exists)
+            await eventually_in_loop(pids.exists)
             await app.engine.cancel(job.ref)
             ended = await app.engine.events.ended(job.ref, within=SOON)
             assert ended.state is State.CANCELLED
-            await meanwhile(lambda: all_ended(pids))
+            await eventually_in_loop(lambda: all_ended(pids))
 
     async def test_ends_when_its_task_is_lost(self, server: EmbeddedServer, pids: Path) -> None:
         app, reviewer = Towpath(server.url), shell(HANGS, pids)
@@ -76,6 +76,6 @@ class TestAReviewingCommandInAWorker:
 
         async with app, working(app, lease=minutes(9)):
             await review.submit(a_task())
-            await meanwhile(pids.exists)
+            await eventually_in_loop(pids.exists)
             server.ask("FLUSHALL")
-            await meanwhile(lambda: all_ended(pids))
+            await eventually_in_loop(lambda: all_ended(pids))

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.apps.reviews.reviewing import a_comment, a_review, a_task, an_attempt
-from tests.faults.redis_facts import meanwhile
-from tests.waiting import HANGS
+from tests.waiting import HANGS, eventually_in_loop
 from towpath.apps.reviews.model import Review, ReviewTask, Verdict
 from towpath.apps.reviews.reviewers.function import FunctionReviewer, ReviewFunction
 from towpath.clock import seconds
@@ -126,7 +125,7 @@ class TestAPlainFunctionThatHangs:
         reviewer = FunctionReviewer(review)
         for number in range(32):
             reviewing = asyncio.create_task(reviewer.review(a_task(), an_attempt()))
-            await meanwhile(lambda so_far=number: len(begun) > so_far)
+            await eventually_in_loop(lambda so_far=number: len(begun) > so_far)
             reviewing.cancel()
             await asyncio.wait((reviewing,))
         with pytest.raises(Retry, match="32"):

@@ -336,7 +336,7 @@ class TestAMessageThatIsNotWhatGitHubDocuments:
             ("before", "0xdeadbeef"),
         ],
     )
-    def test_is_refused_with_the_field_s_name(self, field: str, value: Any) -> None:
+    def test_is_refused_with_the_fields_name(self, field: str, value: Any) -> None:
         changes = {field: value}
         if field == "repository.full_name":
             changes["repository.html_url"] = f"https://github.com/{value}"

@@ -340,7 +340,7 @@ class TestAMessageThatIsNotWhatGitLabDocuments:
             ("changes", []),
         ],
     )
-    def test_is_refused_with_the_field_s_name(self, field: str, value: Any) -> None:
+    def test_is_refused_with_the_fields_name(self, field: str, value: Any) -> None:
         changes = {field: value}
         if field == "project.path_with_namespace":
             changes["project.web_url"] = f"https://gitlab.example.com/{value}"

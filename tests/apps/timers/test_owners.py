@@ -176,7 +176,7 @@ class TestAList:
 
 
 class TestTheLogOfAnOwner:
-    async def test_has_the_firings_of_the_owner_s_timers(
+    async def test_has_the_firings_of_the_owners_timers(
         self, app: FastAPI, ann: InstancesApi, eve: InstancesApi, receiver: Receiver
     ) -> None:
         receiver.answer = http()
