@@ -1,4 +1,4 @@
-"""A server that is away for a while, forgets its scripts, or does not answer: nothing is lost."""
+"""A Redis that is away for a while, forgets its scripts, or does not answer: nothing is lost."""
 
 import asyncio
 from collections import Counter
@@ -27,7 +27,7 @@ QUICK = Limits(answer=seconds(0.3), give_up=seconds(0.6))
 
 class TestRepliesThatAreCut:
     async def test_leave_every_job_done_once(self, proxy: Proxy, server: EmbeddedServer) -> None:
-        """Each exchange is repeated under its name: what was claimed is run, and run once."""
+        """Each exchange is repeated with its call number: claimed jobs run, and run once."""
         ran: Counter[str] = Counter()
         app = Towpath(proxy.url)
 
@@ -48,12 +48,14 @@ class TestRepliesThatAreCut:
         assert found.counts.totals["reaped"] == 0
 
 
-class TestAServerThatIsAway:
+class TestARedisThatIsAway:
     @pytest.mark.parametrize("hole", [Hole.REQUESTS, Hole.REPLIES])
-    async def test_and_back_within_the_lease_costs_no_attempt(
+    async def test_and_comes_back_within_the_lease_costs_no_attempt(
         self, proxy: Proxy, lines: LogLines, hole: Hole
     ) -> None:
-        """Handlers run on; their ends are handed in afterwards, under the name of the first try."""
+        """Handlers run on; their ends are sent afterwards, with the call number of the first
+        try.
+        """
         app = Towpath(proxy.url, limits=QUICK)
 
         @app.handler("shop")
@@ -83,7 +85,9 @@ class TestAServerThatIsAway:
     async def test_for_longer_than_the_lease_changes_no_outcome(
         self, proxy: Proxy, server: EmbeddedServer, lines: LogLines
     ) -> None:
-        """Another worker had the jobs meanwhile: this one's ends are refused, none counts twice."""
+        """Another worker had the jobs meanwhile: this worker's ends are refused, and none counts
+        twice.
+        """
         app, other = Towpath(proxy.url, limits=QUICK), Towpath(server.url)
 
         @app.handler("shop")
@@ -115,8 +119,10 @@ class TestAServerThatIsAway:
         assert not set(tokens) & set(begun)
         assert counts.totals["completed"] == 5
 
-    async def test_at_the_end_gives_its_own_exit_code(self, proxy: Proxy, lines: LogLines) -> None:
-        """What it held comes back by itself when the lease is over."""
+    async def test_at_the_end_of_a_worker_makes_it_exit_with_its_own_code(
+        self, proxy: Proxy, lines: LogLines
+    ) -> None:
+        """The worker's jobs become ready by themselves when their leases are over."""
         app = Towpath(proxy.url, limits=QUICK)
 
         @app.handler("shop")
@@ -134,8 +140,8 @@ class TestAServerThatIsAway:
             assert await running == ExitCode.UNSETTLED == 75
             proxy.faults.hole = Hole.NOTHING
 
-    async def test_is_started_again_with_what_was_written(self, tmp_path: Path) -> None:
-        """SIGKILL of a server that writes everything down, and a new one in its place."""
+    async def test_and_is_restarted_has_everything_that_it_wrote(self, tmp_path: Path) -> None:
+        """SIGKILL of a Redis that writes everything to disk, and a new one in its place."""
         ran: Counter[int] = Counter()
         with EmbeddedServer(data=tmp_path) as server:
             app = Towpath(server.url)
@@ -157,9 +163,11 @@ class TestAServerThatIsAway:
 
 
 class TestAnAnswerAfterAnOutage:
-    async def test_is_followed_by_no_refusal(self, frozen: EmbeddedServer, lines: LogLines) -> None:
-        """A call that waited is answered before the probe is; the next one must not be told that
-        there is no answer.
+    async def test_is_not_followed_by_an_error_for_the_next_call(
+        self, frozen: EmbeddedServer, lines: LogLines
+    ) -> None:
+        """A call that waited is answered before the probe is; the next call must not be refused for
+        want of an answer.
         """
         app = Towpath(frozen.url, limits=Limits(answer=seconds(0.2), give_up=seconds(4)))
         async with app:
@@ -173,13 +181,15 @@ class TestAnAnswerAfterAnOutage:
             await app.engine.submit("shop", b"3")
 
 
-class TestAServerThatIsFrozen:
-    """SIGSTOP: connections stay open and nothing answers. What is said meanwhile has to be true."""
+class TestARedisThatIsFrozen:
+    """SIGSTOP: connections stay open and nothing answers. What is logged meanwhile has to be
+    true.
+    """
 
     async def test_is_not_reported_as_a_blocked_loop(
         self, frozen: EmbeddedServer, lines: LogLines
     ) -> None:
-        """The heartbeat waits for the server, longer than a loop may be silent; the loop runs."""
+        """The heartbeat waits for Redis, for longer than a loop may be silent; the loop runs."""
         app = Towpath(frozen.url)
 
         @app.handler("shop")
@@ -194,7 +204,7 @@ class TestAServerThatIsFrozen:
         assert "loop.blocked" not in lines.events()
 
     async def test_is_logged_once_per_lease(self, frozen: EmbeddedServer, lines: LogLines) -> None:
-        """Not at every try: an outage of ten minutes must not fill the log."""
+        """It is not logged at every try: an outage of ten minutes must not fill the log."""
         app, lease = Towpath(frozen.url), seconds(2)
 
         @app.handler("shop")
@@ -212,7 +222,7 @@ class TestAServerThatIsFrozen:
     async def test_does_not_hide_a_blocked_loop(
         self, frozen: EmbeddedServer, lines: LogLines
     ) -> None:
-        """It is told while the heartbeat still waits for the server."""
+        """The blocked loop is logged while the heartbeat still waits for Redis."""
         app, go = Towpath(frozen.url), asyncio.Event()
         failures: list[int] = []
 
@@ -236,7 +246,9 @@ class TestAServerThatIsFrozen:
     async def test_makes_a_lease_as_silent_as_it_is_old(
         self, frozen: EmbeddedServer, lines: LogLines
     ) -> None:
-        """What a worker had nothing to renew before is no silence."""
+        """Time before the lease began, when there was nothing to renew, does not count as
+        silence.
+        """
         app = Towpath(frozen.url)
 
         @app.handler("shop")
@@ -256,10 +268,10 @@ class TestAServerThatIsFrozen:
         assert line["leases"] == 1
         assert 0 < line["silent"] < age
 
-    async def test_was_away_since_the_first_call_without_an_answer(
+    async def test_is_logged_as_away_since_the_first_call_without_an_answer(
         self, frozen: EmbeddedServer, lines: LogLines
     ) -> None:
-        """That is long before the call is given up, and the server said to be away."""
+        """That is long before the call is given up and Redis is reported as away."""
         app = Towpath(frozen.url, limits=Limits(answer=seconds(0.5), give_up=seconds(2)))
 
         @app.handler("shop")
@@ -280,7 +292,7 @@ class TestAServerThatIsFrozen:
         assert 1 < line["away"] < back - since  # a call is given up after 1.5 s at the earliest
 
 
-class TestScriptsThatAreForgotten:
+class TestScriptsThatRedisForgot:
     async def test_are_loaded_again(self, app: Towpath, server: EmbeddedServer) -> None:
         @app.handler("shop")
         async def sell(n: int) -> int:
@@ -294,7 +306,7 @@ class TestScriptsThatAreForgotten:
 
 
 async def _renewed(ticket: Job[Any]) -> None:
-    """Return when the heartbeat has renewed the job's lease: before, it may not be connected."""
+    """Returns when the heartbeat has renewed the job's lease: before, it may not be connected."""
     claimed = await job_once(ticket, lambda job: job.expires_at)
     await job_once(ticket, lambda job: job.expires_at != claimed.expires_at)
 

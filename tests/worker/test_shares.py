@@ -1,4 +1,4 @@
-"""Shares in the slots of a worker: whose turn it is."""
+"""The shares of queues in the slots of a worker: whose turn it is."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ def share(
     most: int | None = None,
     wake: Callable[[], None] = lambda: None,
 ) -> Share:
-    """A share that wants more."""
+    """A share that wants more slots."""
     made = Share(wake)
     slots.give(made, weight=weight, most=most)
     slots.want(made)
@@ -20,7 +20,7 @@ def share(
 
 
 def taken_in_turn(slots: Slots, shares: list[Share], rounds: int) -> list[int]:
-    """How many slots each gets if all ask again and again, and every job ends at once."""
+    """How many slots each share gets if all ask again and again, and every job ends at once."""
     got = [0] * len(shares)
     for _ in range(rounds):
         for i, taker in enumerate(shares):
@@ -30,15 +30,15 @@ def taken_in_turn(slots: Slots, shares: list[Share], rounds: int) -> list[int]:
     return got
 
 
-class TestTurns:
-    def test_go_by_weight(self) -> None:
+class TestTurnsOfQueues:
+    def test_are_given_by_weight(self) -> None:
         slots = Slots(1)
         three, one = share(slots, weight=3), share(slots, weight=1)
         got = taken_in_turn(slots, [three, one], 400)
         assert 2.9 < got[0] / got[1] < 3.1
 
     def test_are_not_saved_up_by_an_idle_queue(self) -> None:
-        """However long the others worked alone, who comes back takes turns with them."""
+        """However long the others worked alone, a queue that comes back takes turns with them."""
         slots = Slots(1)
         busy, calm = share(slots), share(slots)
         slots.stop_wanting(calm)
@@ -50,7 +50,7 @@ class TestTurns:
         got = taken_in_turn(slots, [calm, busy], 100)
         assert abs(got[0] - got[1]) <= 1
 
-    def test_go_to_queues_that_can_take_one(self) -> None:
+    def test_are_given_only_to_queues_that_can_use_them(self) -> None:
         slots = Slots(4)
         full, other = share(slots, weight=1000, most=1), share(slots)
         assert slots.take(full, 4) == 1
@@ -62,7 +62,7 @@ class TestTurns:
         assert slots.take(other, 4) == 2
         assert slots.take(owed, 4) == 2
 
-    def test_that_a_queue_does_not_want_go_to_the_others(self) -> None:
+    def test_that_a_queue_does_not_want_are_given_to_the_others(self) -> None:
         called: list[str] = []
         slots = Slots(4)
         sated = share(slots)
@@ -72,8 +72,10 @@ class TestTurns:
         assert called == ["other"]
         assert slots.take(other, 4) == 2
 
-    def test_wake_no_more_than_there_are_slots_for(self) -> None:
-        """Those whose turn it is: of a thousand queues that begin to ask, most would find none."""
+    def test_wake_no_more_queues_than_there_are_slots(self) -> None:
+        """Only queues whose turn it is are woken: of a thousand queues that begin to ask, most
+        would find no slot.
+        """
         slots, called = Slots(2), list[int]()
         for n in range(100):
             one = share(slots, wake=lambda n=n: called.append(n))

@@ -1,4 +1,4 @@
-"""I17, I12: what a worker program leaves behind when it is told to end, killed or frozen."""
+"""I17, I12: what a worker program leaves behind when it is stopped, killed or frozen."""
 
 import re
 import signal
@@ -23,7 +23,7 @@ from towpath.engine.states import State
 
 @pytest.fixture
 async def submitting_app(server: EmbeddedServer) -> AsyncIterator[Towpath]:
-    """The app of the worker programs, in the hands of one who submits."""
+    """The app of the worker programs, for a test that submits."""
     worker_program.app.url = server.url
     async with worker_program.app:
         yield worker_program.app
@@ -34,11 +34,11 @@ LONG = minutes(2)
 
 
 def exit_code(program: Program[bytes]) -> int:
-    """How it ended; the time is for busy machines, and well below a long grace."""
+    """The exit code; the limit is for busy machines, and well below a long grace time."""
     return program.wait(timeout=HANGS)
 
 
-async def test_sigterm_lets_running_jobs_finish_and_takes_no_more(
+async def test_sigterm_lets_running_jobs_finish_and_claims_no_more(
     server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path
 ) -> None:
     first = [await worker_program.wait_for.submit(str(tmp_path / "go")) for _ in range(2)]
@@ -58,10 +58,10 @@ async def test_sigterm_lets_running_jobs_finish_and_takes_no_more(
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-async def test_a_second_signal_gives_all_jobs_back_at_once(
+async def test_a_second_signal_releases_all_jobs_at_once(
     server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path, second: signal.Signals
 ) -> None:
-    """An async handler, one in a thread and one in a process: none of them ever returns."""
+    """An async handler, one in a thread and one in a process, none of which ever returns."""
     never = str(tmp_path / "never")
     held = [
         await worker_program.wait_for.submit(never),
@@ -82,7 +82,7 @@ async def test_a_second_signal_gives_all_jobs_back_at_once(
     assert [(job.state, job.attempts) for job in jobs] == [(State.READY, 0)] * len(held)
 
 
-async def test_a_job_that_is_not_done_within_the_grace_time_is_given_back(
+async def test_a_job_that_is_not_done_within_the_grace_time_is_released(
     server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path
 ) -> None:
     held = await worker_program.wait_for.submit(str(tmp_path / "never"))
@@ -99,7 +99,7 @@ async def test_a_job_that_is_not_done_within_the_grace_time_is_given_back(
 async def test_a_worker_whose_loop_is_blocked_ends_as_well(
     server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path, signals: int
 ) -> None:
-    """After the grace time, or at the second signal; all it holds is given back."""
+    """It ends after the grace time, or at the second signal, and releases all its jobs."""
     grace = LONG if signals == 2 else seconds(0.5)
     beside = await worker_program.wait_for.submit(str(tmp_path / "never"))
     with programs(server.url, tmp_path, grace=grace) as workers:
@@ -109,7 +109,8 @@ async def test_a_worker_whose_loop_is_blocked_ends_as_well(
         workers.began(2)
         for _ in range(signals):
             program.send_signal(signal.SIGTERM)
-            # The loop says nothing now: one that was heard is one that is not pending any more.
+            # The blocked loop logs nothing, so the test waits until the signal is no longer
+            # pending.
             eventually(lambda: not _pending(program.pid))
         assert exit_code(program) == 75
         assert {entry.id for entry in workers.entries("job.released")} == {job.id for job in held}
@@ -120,7 +121,7 @@ async def test_a_worker_whose_loop_is_blocked_ends_as_well(
 
 
 def _pending(pid: int) -> bool:
-    """Whether a signal to the process has not been taken yet."""
+    """Whether a signal to the process is still pending."""
     status = Path(f"/proc/{pid}/status").read_text()
     return any(
         int(line.split()[1], 16) for line in status.splitlines() if line.startswith("ShdPnd")
@@ -157,7 +158,7 @@ async def test_the_jobs_of_a_killed_worker_run_again(
 async def test_a_worker_frozen_past_its_lease_settles_nothing(
     server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path
 ) -> None:
-    """It finds its jobs with another; what it finished meanwhile is refused, and said so."""
+    """It finds its jobs with another worker; its late results are refused, and that is logged."""
     job = await worker_program.wait_in_thread.submit(str(tmp_path / "go"))
     with programs(server.url, tmp_path) as workers:
         frozen = workers.start()
@@ -180,7 +181,7 @@ async def test_a_worker_frozen_past_its_lease_settles_nothing(
 
 
 @pytest.mark.parametrize("handler", [worker_program.leave, worker_program.leave_in_thread])
-async def test_a_job_that_ends_its_worker_is_dead_after_its_attempts(
+async def test_a_job_that_kills_its_workers_is_dead_after_its_attempts(
     server: EmbeddedServer,
     submitting_app: Towpath,
     tmp_path: Path,
@@ -198,7 +199,7 @@ async def test_a_job_that_ends_its_worker_is_dead_after_its_attempts(
     assert dead.reason.startswith("LEASE_ENDED")
 
 
-async def test_a_process_that_ends_in_the_middle_of_a_job_costs_one_attempt(
+async def test_a_handlers_process_that_ends_during_a_job_costs_one_attempt(
     server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path
 ) -> None:
     """The worker goes on; the reason says how the process ended."""
@@ -215,10 +216,10 @@ async def test_a_process_that_ends_in_the_middle_of_a_job_costs_one_attempt(
     assert len(pids - {program.pid}) == 2
 
 
-async def test_processes_end_with_their_worker(
+async def test_processes_of_handlers_end_with_their_worker(
     server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path
 ) -> None:
-    """Killed without a word: what they did must not go on beside the next attempt."""
+    """The worker is killed: its processes must not go on beside the next attempt."""
     for _ in range(2):
         await worker_program.wait_in_process.submit(str(tmp_path / "never"))
     with programs(server.url, tmp_path) as workers:

@@ -1,4 +1,4 @@
-"""Slots: how many jobs run at once, whose turn it is, and what that costs the server."""
+"""Slots: how many jobs run at once, whose turn it is, and what that costs Redis."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ from towpath.worker.worker import Worker
 
 
 class GatedCounter:
-    """Counts who is inside at once."""
+    """Counts how many handlers are inside at once."""
 
     def __init__(self) -> None:
         self.inside = self.most = self.came = 0
@@ -38,8 +38,8 @@ class GatedCounter:
 
 
 class TestConcurrency:
-    async def test_as_many_run_at_once_as_there_are_slots_and_no_more(self, app: Towpath) -> None:
-        """Nothing is claimed for later either: another worker can have it at once."""
+    async def test_as_many_jobs_run_at_once_as_there_are_slots(self, app: Towpath) -> None:
+        """No job is claimed for later either: another worker can have it at once."""
         counter = GatedCounter()
 
         @app.handler("shop")
@@ -55,10 +55,10 @@ class TestConcurrency:
             await eventually_in_loop(lambda: counter.came == 30)
         assert counter.most == 7
 
-    async def test_jobs_that_one_answer_does_not_carry_fill_the_slots_too(
+    async def test_slots_are_filled_even_if_one_answer_does_not_carry_enough_jobs(
         self, app: Towpath
     ) -> None:
-        """An answer is short because its jobs are large: that does not mean there are no more."""
+        """An answer may have few jobs because they are large, though there are more."""
         counter = GatedCounter()
 
         @app.handler("shop")
@@ -71,8 +71,8 @@ class TestConcurrency:
             await eventually_in_loop(lambda: counter.inside == 3)
             counter.gate.set()
 
-    async def test_a_slot_that_is_free_is_filled_while_others_run(self, app: Towpath) -> None:
-        """One slow job among quick ones: the rest of the slots never waits for it."""
+    async def test_a_free_slot_is_filled_while_other_jobs_run(self, app: Towpath) -> None:
+        """With one slow job among quick ones, the other slots never wait for it."""
         slow = asyncio.Event()
 
         @app.handler("shop")
@@ -90,7 +90,9 @@ class TestConcurrency:
 
     @pytest.mark.parametrize("other", [None, "other"])
     async def test_may_be_lower_for_a_handler(self, app: Towpath, other: str | None) -> None:
-        """Alone in its queue it is not even given more; beside another it keeps to its number."""
+        """A handler alone in its queue is not even given more jobs; beside another one it keeps to
+        its number.
+        """
         counter = GatedCounter()
 
         @app.handler("shop", concurrency=2)
@@ -111,7 +113,7 @@ class TestConcurrency:
             await eventually_in_loop(lambda: counter.came == 10)
         assert counter.most == 2
 
-    async def test_waiting_behind_others_of_the_handler_takes_none_of_its_time(
+    async def test_waiting_for_others_of_the_handler_takes_none_of_a_jobs_time(
         self, app: Towpath, lines: LogLines, gate: threading.Event
     ) -> None:
         @app.handler("shop", concurrency=1, time_limit=seconds(1))
@@ -156,7 +158,7 @@ class TestWakeUps:
     async def test_that_a_full_worker_receives_reach_an_idle_one(
         self, server: EmbeddedServer
     ) -> None:
-        """The clock stands still, so that nobody looks by himself."""
+        """The clock stands still, so no worker polls by itself."""
         clock, ran = ManualClock(), list[str]()
         full, idle = Towpath(server.url, clock=clock), Towpath(server.url, clock=clock)
 
@@ -172,7 +174,7 @@ class TestWakeUps:
         full.add("short", quick, options)
         short = idle.add("short", quick, options)
         async with full, idle, working(full, concurrency=1):
-            # It waits for both queues, and only then is there something that fills it.
+            # The worker waits for both queues, and only then does something fill it.
             await eventually_in_loop(lambda: blocked_clients(server) == 2)
             await long.submit()
             await eventually_in_loop(lambda: ran == ["stay"])
@@ -184,7 +186,7 @@ class TestWakeUps:
 
 class TestWeights:
     @pytest.mark.parametrize("concurrency", [1, 4])
-    async def test_queues_share_slots_by_weight(self, app: Towpath, concurrency: int) -> None:
+    async def test_share_slots_between_queues(self, app: Towpath, concurrency: int) -> None:
         order: list[str] = []
         for queue, weight in (("heavy", 3), ("light", 1)):
             app.add(queue, _noting(order, queue), HandlerOptions(weight=weight))
@@ -202,8 +204,8 @@ class TestWeights:
         assert Counter(order[:100])["heavy"] == pytest.approx(90, abs=4)
         assert (await app.engine.inspect.counts("none")).ready == 120
 
-    async def test_a_busy_queue_starves_no_other(self, app: Towpath) -> None:
-        """Jobs that never end fill all slots but those that another queue is owed."""
+    async def test_keep_a_busy_queue_from_starving_others(self, app: Towpath) -> None:
+        """Jobs that never end fill all slots except those that another queue is owed."""
         counter = GatedCounter()
 
         @app.handler("busy", weight=10)
@@ -223,7 +225,7 @@ class TestWeights:
             done = (await app.engine.inspect.counts("busy")).totals["completed"]
         assert done < 100 or counter.came <= 100
 
-    async def test_a_queue_that_was_empty_has_saved_up_nothing(self, app: Towpath) -> None:
+    async def test_save_up_nothing_for_an_empty_queue(self, app: Towpath) -> None:
         order: list[str] = []
         for queue in ("one", "two"):
             app.add(queue, _noting(order, queue), HandlerOptions())
@@ -238,7 +240,7 @@ class TestWeights:
 
 
 class TestTheCostOfJobs:
-    async def test_of_a_thousand_is_few_round_trips(
+    async def test_is_few_round_trips_for_a_thousand(
         self, app: Towpath, server: EmbeddedServer
     ) -> None:
         """Ends and claims share an exchange; while it is under way, the next ends collect."""
@@ -254,7 +256,7 @@ class TestTheCostOfJobs:
         await worker.drain()
         assert _scripts_run(server) < 1000 / 25
 
-    async def test_of_one_job_for_an_idle_worker_is_few_calls(
+    async def test_is_few_calls_for_one_job_of_an_idle_worker(
         self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
         @app.handler("shop")
@@ -264,7 +266,7 @@ class TestTheCostOfJobs:
             await (await sell.submit(1)).result(within=SOON)
             server.ask("CONFIG", "RESETSTAT")
             await (await sell.submit(2)).result(within=SOON)
-            # Submit, claim, settle, and looking at the result twice.
+            # Submit, claim, settle, and reading the result twice.
             assert _scripts_run(server) <= 8
 
 

@@ -1,4 +1,4 @@
-"""Workers and apps that start while a server is away, full, or has a queue that is broken."""
+"""Workers and apps that start while Redis is away or full, or has a corrupt queue."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ from towpath.worker.worker import Worker
 HASTY = Limits(answer=milliseconds(300), give_up=seconds(1))
 
 
-class TestAServerThatIsAway:
+class TestARedisThatIsAwayAtTheStart:
     async def test_is_waited_for_by_an_app_and_its_worker(
         self, stopped_server: EmbeddedServer, lines: LogLines
     ) -> None:
@@ -64,8 +64,8 @@ async def _nothing() -> None:
     """Enough for a handler."""
 
 
-class TestAShardThatIsAway:
-    async def test_keeps_no_worker_from_serving_the_others(self) -> None:
+class TestAShardThatIsAwayAtTheStart:
+    async def test_does_not_keep_a_worker_from_serving_the_others(self) -> None:
         with EmbeddedCluster(masters=3, options={"cluster-require-full-coverage": "no"}) as cluster:
             queues = {slot_of(cluster, f"{{q{n}}}:queue") * 3 // SLOTS: f"q{n}" for n in range(60)}
             app = Towpath(cluster.url)
@@ -93,11 +93,11 @@ async def _submitted(app: Towpath, queue: str) -> JobRef:
             continue
 
 
-class TestAQueueThatIsBroken:
-    async def test_keeps_no_worker_from_serving_the_others(
+class TestACorruptQueueAtTheStart:
+    async def test_does_not_keep_a_worker_from_serving_the_others(
         self, server: EmbeddedServer, lines: LogLines
     ) -> None:
-        """Its key has another type: somebody else's program wrote it."""
+        """Its key has another type: another program wrote it."""
         server.ask("SET", "{broken}:meta", "not a hash")
         app = Towpath(server.url)
         app.handler("broken")(_nothing)
@@ -113,17 +113,17 @@ class TestAQueueThatIsBroken:
             await app.engine.events.ended(broken.job, within=SOON)
         assert {line["queue"] for line in lines.of("duty.failed")} == {"broken"}
 
-    async def test_is_an_error_if_there_is_no_other(self, server: EmbeddedServer) -> None:
+    async def test_is_an_error_if_there_is_no_other_queue(self, server: EmbeddedServer) -> None:
         server.ask("SET", "{broken}:meta", "not a hash")
         app = Towpath(server.url)
         app.handler("broken")(_nothing)
         with pytest.raises(ServerError):
             await Worker(app).run()
 
-    async def test_by_options_of_a_newer_release_hides_no_other(
+    async def test_with_options_of_a_newer_release_hides_no_other(
         self, server: EmbeddedServer, lines: LogLines
     ) -> None:
-        """Neither its own workers' list of queues nor the other queues mind."""
+        """Neither the worker's list of queues nor the other queues are affected."""
         newer = '[1,{"retry": {"type": "from_the_future"}}]'
         async with Engine(server.url) as engine:
             await engine.queues.configure("shop", QueueOptions())
@@ -137,9 +137,9 @@ class TestAQueueThatIsBroken:
         assert len(lines.of("queue.unreadable")) == 3
 
 
-class TestAServerWhoseMemoryIsFull:
-    async def test_gets_its_first_worker(self, lines: LogLines) -> None:
-        """It goes on with the options that are stored: how else would it drain?"""
+class TestARedisWhoseMemoryIsFull:
+    async def test_accepts_its_first_worker(self, lines: LogLines) -> None:
+        """The worker uses the stored options: otherwise the queue could not be drained."""
         with EmbeddedServer() as server:
             app = Towpath(server.url)
             ran: list[int] = []

@@ -1,4 +1,4 @@
-"""Attempts that somebody else ends: jobs cancelled while they run, leases that are lost."""
+"""Attempts that are ended from outside: jobs cancelled while they run, leases that are lost."""
 
 import asyncio
 import threading
@@ -32,7 +32,7 @@ LEASE = seconds(HANGS)
 
 
 class Outcomes(Middleware):
-    """Notes the stops that middleware sees."""
+    """Notes the cancellations that middleware sees."""
 
     def __init__(self) -> None:
         self.stops: list[StopReason] = []
@@ -42,7 +42,7 @@ class Outcomes(Middleware):
             self.stops.append(error.why)
 
 
-class TestCancellingAJobThatRuns:
+class TestCancellingARunningJob:
     async def test_an_async_handler_is_cancelled(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def sell(ctx: Context) -> None:
@@ -148,10 +148,10 @@ class TestCancellingAJobThatRuns:
             found = await ended(job)
         assert (found.state, found.attempts) == (State.CANCELLED, 1)
 
-    async def test_a_handler_in_a_thread_that_does_not_look_completes(
+    async def test_a_handler_in_a_thread_that_does_not_check_completes(
         self, app: Towpath, gate: threading.Event, lines: LogLines
     ) -> None:
-        """It has done all of its work, also if middleware looks."""
+        """It has done all of its work, even if middleware checks."""
 
         @app.handler("shop")
         def sell(_: int) -> str:
@@ -196,7 +196,7 @@ class TestCancellingAJobThatRuns:
 
 
 class TestALostLease:
-    """Taken away by hand: the engine gives the job back under the lease's own token."""
+    """The test takes it away: it releases the job under the lease's own token."""
 
     async def test_ends_the_attempt_and_changes_nothing(
         self, app: Towpath, lines: LogLines
@@ -218,7 +218,7 @@ class TestALostLease:
         assert len(lines.of("job.lost")) == 1
         assert (await app.engine.inspect.counts("shop")).totals["completed"] == 1
 
-    async def test_refuses_the_result_of_a_thread_under_it(
+    async def test_refuses_the_result_of_a_thread(
         self, app: Towpath, lines: LogLines, gate: threading.Event
     ) -> None:
         @app.handler("shop")
@@ -240,7 +240,7 @@ class TestALostLease:
         assert tokens[0] < tokens[1] == token
         assert app.metrics.of("shop", "sell").stale_refused._value.get() == 1  # noqa: SLF001 # pyright: ignore
 
-    async def test_kills_the_process_that_works_under_it(
+    async def test_kills_the_process_that_works_on_the_job(
         self, app: Towpath, lines: LogLines, tmp_path: Path
     ) -> None:
         loop = app.add("loops", process_handlers.never_end.function, HandlerOptions(processes=1))
@@ -257,7 +257,7 @@ class TestALostLease:
 
 class TestARenewedLease:
     async def test_lasts_as_long_as_the_handler(self, app: Towpath, lines: LogLines) -> None:
-        """The job's own lease time decides, also where it is shorter than the worker's."""
+        """The job's own lease time decides, even if it is shorter than the worker's."""
 
         @app.handler("shop")
         async def sell() -> str:
@@ -279,11 +279,11 @@ class TestARenewedLease:
     async def test_lasts_until_the_job_is_settled(
         self, app: Towpath, gate: threading.Event
     ) -> None:
-        """A loop that is blocked just then must not cost a job that is done."""
+        """A loop that is blocked just then must not cost a done job its lease."""
 
         @app.handler("shop")
         async def sell() -> str:
-            # It runs when the handler has returned, and before anything is sent.
+            # It runs after the handler has returned, and before anything is sent.
             asyncio.get_running_loop().call_soon(gate.wait, HANGS)
             return "sold"
 
@@ -299,7 +299,7 @@ class TestARenewedLease:
 
 
 async def renewed_for_two_seconds(url: str, gate: threading.Event) -> None:
-    """Return when the worker has renewed its lease several times while its loop stands still."""
+    """Returns when the worker has renewed its lease several times while its loop stands still."""
     ends: list[datetime] = []
     try:
         async with Engine(url) as other:
@@ -315,7 +315,7 @@ async def renewed_for_two_seconds(url: str, gate: threading.Event) -> None:
 
 
 async def take_away(engine: Engine, job: Job[Any]) -> None:
-    """End the lease of whoever holds the job, as a reaper that was early would."""
+    """Ends the lease of the job, as a reap that came too early would."""
     held = await engine.inspect.job(job.ref)
     assert held.token is not None
     lease = Lease(job.ref, b"", held.token, held.attempts, held.worker or "", 0, 0)

@@ -1,6 +1,6 @@
-"""What a worker tells: lines, metrics and spans of real jobs.
+"""The log lines, metrics and spans of a worker for real jobs.
 
-That every line has the fields of the catalogue is checked by all tests here: see `lines`.
+All tests here check that every line has the fields of the catalogue: see `lines`.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from towpath.worker.handler import HandlerOptions
 from towpath.worker.worker import Worker
 
 
-class TestMetrics:
+class TestMetricsOfAWorker:
     async def test_count_outcomes_of_jobs(self, app: Towpath) -> None:
         @app.handler("shop", retry=Fixed(milliseconds(1)), max_attempts=3)
         async def sell(how: str, ctx: Context) -> None:
@@ -98,7 +98,7 @@ class TestMetrics:
         assert app.metrics.of("shop", "sell").redelivered._value.get() == 1  # noqa: SLF001 # pyright: ignore
 
 
-class TestLogLines:
+class TestLogLinesOfAWorker:
     async def test_follow_a_workers_life_in_order(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def sell(n: int) -> None: ...
@@ -122,7 +122,9 @@ class TestLogLines:
         stopped = lines.of("worker.stopped")[0]
         assert (stopped["jobs"], stopped["released"], stopped["code"]) == (1, 0, 0)
 
-    async def test_have_how_long_a_job_waited_and_ran(self, app: Towpath, lines: LogLines) -> None:
+    async def test_have_the_times_that_a_job_waited_and_ran(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         @app.handler("shop")
         async def sell(ctx: Context) -> None:
             ctx.progress("x")
@@ -146,7 +148,9 @@ class TestLogLines:
         assert "canary" not in str(lines.all)
 
     async def test_of_handlers_own_loggers_name_their_job(self, app: Towpath) -> None:
-        """In the loop and in a thread, though two run side by side; none where no handler runs."""
+        """This holds in the loop and in a thread, even if two run at once; lines outside of
+        handlers name none.
+        """
         both = asyncio.Barrier(2)
 
         @app.handler("shop")
@@ -198,7 +202,7 @@ def written() -> Generator[io.StringIO]:
         logs.reset()
 
 
-class TestSpans:
+class TestSpansOfAWorker:
     def test_lead_from_the_request_to_the_end_of_its_job(self, server: EmbeddedServer) -> None:
         spans = told(server.url)
         request = named(spans, "request")
@@ -241,21 +245,21 @@ def told(url: str) -> list[dict[str, Any]]:
 def named(
     spans: list[dict[str, Any]], name: str, *, inside: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The span of that name; with *inside*, the one around it."""
+    """The span of that name; with *inside*, the one within that span."""
     around = None if inside is None else inside["parent"]
     [found] = [span for span in spans if span["name"] == name and around in (None, span["id"])]
     return found
 
 
 def value(text: str, name: str, labels: str) -> float:
-    """A metric as a scraper reads it."""
+    """The value of a metric in a scrape."""
     wanted = [line for line in text.splitlines() if line.startswith(name) and labels in line]
     assert wanted, f"no {name} with {labels}"
     return float(wanted[0].rpartition(" ")[2])
 
 
 async def settled(app: Towpath, queue: str, *, dead: int, delayed: int) -> None:
-    """Return when nothing of *queue* is open but what was put off."""
+    """Returns when no job of *queue* is open except delayed ones."""
 
     async def so() -> bool:
         counts = await app.engine.inspect.counts(queue)

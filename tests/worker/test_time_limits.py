@@ -1,4 +1,4 @@
-"""Time limits: what becomes of handlers that take too long, wherever they run."""
+"""Time limits: what becomes of handlers that take too long, in every executor."""
 
 import asyncio
 import threading
@@ -58,7 +58,7 @@ class TestAnAsyncHandler:
     async def test_that_does_not_end_loses_its_slot_until_it_does(
         self, app: Towpath, lines: LogLines
     ) -> None:
-        """The job does not wait for that: it fails when the patience is over."""
+        """The job does not wait for that: its attempt fails when the patience is over."""
         go = asyncio.Event()
 
         @app.handler("shop", time_limit=SHORT, retry=Never())
@@ -86,7 +86,7 @@ class TestAnAsyncHandler:
     async def test_that_blocks_the_loop_is_failed_by_the_heartbeat(
         self, app: Towpath, lines: LogLines, gate: threading.Event
     ) -> None:
-        """Its job goes to others while it still blocks; the leases beside it stay."""
+        """Its job is delivered to others while it still blocks; the leases beside it stay."""
 
         @app.handler("shop", time_limit=SHORT, retry=Never())
         async def block() -> None:
@@ -114,7 +114,7 @@ class TestAnAsyncHandler:
     async def test_goes_on_when_the_loop_does(
         self, app: Towpath, lines: LogLines, gate: threading.Event
     ) -> None:
-        """No slot is lost to a handler that ends as soon as it can be told."""
+        """No slot is lost to a handler that ends as soon as it gets its cancellation."""
         cancelled: list[bool] = []
 
         @app.handler("shop", time_limit=SHORT, retry=Never())
@@ -163,7 +163,7 @@ class TestAnAsyncHandler:
     async def test_is_logged_while_it_still_blocks(
         self, app: Towpath, lines: LogLines, gate: threading.Event
     ) -> None:
-        """Whoever reads the log at that time has to learn which job it is."""
+        """A reader of the log at that time has to learn which job it is."""
         told: list[str] = []
 
         @app.handler("shop", time_limit=SHORT, retry=Never())
@@ -181,9 +181,8 @@ class TestAnAsyncHandler:
 def _open_when_dead(
     app: Towpath, gate: threading.Event, *, blocking: str = "shop"
 ) -> asyncio.Future[int]:
-    """Open the gate once the job of the queue *blocking* is dead; how many leases have ended.
-
-    Asked from another thread, while the worker's loop stands still.
+    """Opens the gate once the job of the queue *blocking* is dead; counts how many leases have
+    ended. It asks from another thread, because the worker's loop stands still.
     """
 
     def look() -> int:
@@ -214,10 +213,10 @@ class TestAHandlerInAThread:
         require_timed_out(dead)
         assert [line["ended"] for line in lines.of("job.timed_out")] == ["abandoned"]
 
-    async def test_the_worker_ends_when_all_slots_are_lost(
+    async def test_ends_the_worker_when_all_slots_are_lost(
         self, app: Towpath, lines: LogLines, gate: threading.Event
     ) -> None:
-        """With an exit code that has it started again."""
+        """The exit code makes a supervisor restart it."""
 
         @app.handler("shop", time_limit=SHORT, retry=Never())
         def sell(_: int) -> None:

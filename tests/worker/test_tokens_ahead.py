@@ -1,4 +1,4 @@
-"""Tokens that are ahead of the clock: workers go by the clock, and leases last as ever."""
+"""Fencing tokens that are ahead of the clock: workers go by the clock, and leases last as ever."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ QUEUE = "shop"
 
 
 def set_ahead(server: EmbeddedServer, by: Duration) -> None:
-    """Let the queue's tokens be as high as if it were so much later."""
+    """Makes the queue's tokens as high as if it were so much later."""
     token = (wall_ms() + round(by.total_seconds() * 1000)) * 1000
     set_numbers(server.ask, f"{{{QUEUE}}}:meta", token=token)
 
@@ -40,7 +40,9 @@ async def test_a_snooze_lasts_as_long_as_it_says(app: Towpath, server: EmbeddedS
 async def test_a_renewed_lease_lasts_as_long_as_the_first(
     app: Towpath, server: EmbeddedServer, by: Duration
 ) -> None:
-    """With tokens almost a lease ahead, renewals lasted the rest: parts of a second."""
+    """With tokens almost a lease ahead, renewals would last only for the difference: parts of a
+    second.
+    """
 
     @app.handler(QUEUE)
     async def sell() -> None:

@@ -1,4 +1,4 @@
-"""Where a failed attempt says that its error is: the line of the user's code, and the traceback."""
+"""Where a failed attempt locates its error: the line of the user's code, and the traceback."""
 
 import json
 import secrets

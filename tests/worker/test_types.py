@@ -1,4 +1,4 @@
-"""The types that handlers and tickets have for a checker: what a user gets, and what is refused."""
+"""The types of handlers and jobs for a type checker: what users get, and what is refused."""
 
 import subprocess
 import sys
@@ -58,7 +58,9 @@ app.handler("mails")(two_contexts)  # refused
 
 @pytest.fixture(scope="module")
 def errors(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int]]:
-    """Where the checker finds errors: in which file, in which line. One run, it takes seconds."""
+    """Where the checker finds errors: in which file, in which line. It runs once, because it takes
+    seconds.
+    """
     wrong = tmp_path_factory.mktemp("types") / "wrong.py"
     wrong.write_text(WRONG)
     command = [sys.executable, "-m", "basedpyright", "--outputjson", "--level", "error"]
@@ -68,7 +70,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int]]:
     return [(Path(error["file"]).name, error["range"]["start"]["line"]) for error in found]
 
 
-def test_code_of_a_user_passes_the_type_checker(errors: list[tuple[str, int]]) -> None:
+def test_correct_code_of_a_user_passes_the_type_checker(errors: list[tuple[str, int]]) -> None:
     assert [line + 1 for file, line in errors if file == GOOD.name] == []
 
 

@@ -41,12 +41,12 @@ async def newer(server: EmbeddedServer) -> AsyncIterator[Towpath]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let such jobs come back soon, however often they did."""
+    """Lets such jobs come back soon, however often they were released."""
     monkeypatch.setattr(unhandled, "LONGEST", milliseconds(300))
 
 
 def sending(app: Towpath) -> None:
-    """Give *app* the handlers of the older release."""
+    """Gives *app* the handlers of the older release."""
 
     @app.handler(MAIL)
     async def send(to: str) -> str:
@@ -54,7 +54,7 @@ def sending(app: Towpath) -> None:
 
 
 def shredding(app: Towpath) -> None:
-    """Give *app* the handlers of the newer release."""
+    """Gives *app* the handlers of the newer release."""
     sending(app)
 
     @app.handler(MAIL, name="shred")
@@ -63,7 +63,7 @@ def shredding(app: Towpath) -> None:
 
 
 async def given_back(engine: Engine, times: int) -> None:
-    """Return once workers have left jobs of the queue to others so many times."""
+    """Returns once workers have left jobs of the queue to others so many times."""
 
     async def so_often() -> bool:
         return (await engine.inspect.counts(MAIL)).totals["unhandled"] >= times
@@ -83,7 +83,7 @@ async def seen(engine: Engine, job: JobRef, *states: State) -> JobInfo:
 
 
 def another(*handlers: HandlerReport, **more: Any) -> WorkerReport:
-    """What a worker reports that serves the same queue."""
+    """The report of another worker that serves the same queue."""
     about: dict[str, Any] = {
         "host": "build-3", "pid": 7, "queues": [MAIL], "serving": 1, "slots": 10, "running": 0,
         "jobs": [], "handlers": handlers, "handling": len(handlers),
@@ -182,7 +182,7 @@ class TestAJobWhoseHandlerIsMissing:
             pytest.param(another(handlers=None, queues=["other"]), id="older, of another queue"),
         ],
     )
-    async def test_is_dead_though_others_are_alive_that_lack_it(
+    async def test_is_dead_even_if_live_workers_without_it_exist(
         self, app: Towpath, report: WorkerReport
     ) -> None:
         sending(app)
@@ -191,10 +191,10 @@ class TestAJobWhoseHandlerIsMissing:
             job = (await app.engine.submit(MAIL, b'"ada"', headers=SHRED)).job
             assert (await app.engine.events.ended(job, within=SOON)).state is State.DEAD
 
-    async def test_is_not_dead_soon_after_the_only_worker_that_has_it_has_gone(
+    async def test_is_not_dead_soon_after_the_only_worker_with_it_has_gone(
         self, app: Towpath
     ) -> None:
-        """Its time begins anew with each look that finds such a worker."""
+        """Its time starts anew with each survey that finds such a worker."""
         sending(app)
         other = another(HandlerReport(MAIL, "shred"))
         await app.engine.workers.report("other", other, lasts=NEVER)
@@ -258,7 +258,7 @@ class TestAJobWhoseHandlerIsMissing:
                 await app.engine.events.ended(second.job, within=SOON)
         assert ran == ["beside", "first", "second"]
 
-    async def test_is_warned_of_once_and_counted_each_time(
+    async def test_is_logged_as_a_warning_once_and_counted_each_time(
         self, app: Towpath, lines: LogLines
     ) -> None:
         sending(app)
@@ -272,7 +272,8 @@ class TestAJobWhoseHandlerIsMissing:
                 return counted(worker) == counts.totals["unhandled"]
 
             await eventually_async(all_counted)
-            # A worker that stops releases what it has just claimed: that is another line.
+            # A worker that stops releases the jobs that it has just claimed: that is another log
+            # line.
             assert "job.released" not in lines.events()
         [line] = lines.of("job.unhandled")
         told = (line["queue"], line["handler"], line["reason"])
@@ -280,7 +281,7 @@ class TestAJobWhoseHandlerIsMissing:
 
 
 def counted(worker: Worker) -> float | None:
-    """What the worker counted of such jobs, as whoever scrapes it sees it."""
+    """How many such jobs the worker's metrics show."""
     labels = {"queue": MAIL, "handler": "unknown"}
     return worker.metrics.registry.get_sample_value("towpath_jobs_unhandled_total", labels)
 
@@ -376,11 +377,11 @@ class TestAPayloadThatDoesNotFit:
             await given_back(app.engine, 1)
             await app.engine.workers.remove("other")
             dead = await app.engine.events.ended(job, within=SOON)
-        # Not with the second delivery, which comes after a second.
+        # not with the second delivery, which comes after a second
         assert (await app.engine.inspect.counts(MAIL)).totals["unhandled"] == 2
         assert "weight" in str(dead.reason)
 
-    async def test_is_left_to_others_by_a_handler_in_a_process_too(self, app: Towpath) -> None:
+    async def test_in_a_handlers_process_is_left_to_others_too(self, app: Towpath) -> None:
         app.add(MAIL, process_handlers.sell.function, HandlerOptions(processes=1))
         await app.engine.workers.report(
             "other", another(HandlerReport(MAIL, None, "x")), lasts=NEVER

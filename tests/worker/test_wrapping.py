@@ -1,4 +1,4 @@
-"""Middleware that wraps an attempt: what it may do to how that ends, and what it can't."""
+"""Middleware that wraps an attempt: how it may change the outcome, and how it may not."""
 
 import asyncio
 from typing import Any
@@ -41,7 +41,7 @@ class TestAWrapper:
             assert await (await sell.submit(7, id="x")).result(within=SOON) == 7
         assert journal == ["a x", "b x", "sell", "b 7", "a 7"]
 
-    async def test_changes_a_result_but_does_not_lose_it(self, app: Towpath) -> None:
+    async def test_may_change_a_result_but_cannot_lose_it(self, app: Towpath) -> None:
         async def plus_one(ctx: Context, call_next: CallNext) -> Any:
             return 1 + await call_next()
 
@@ -80,7 +80,7 @@ class TestAWrapper:
             with pytest.raises(JobUnfinished, match="bad result"):
                 await (await sell.submit(0)).result(within=SOON)
 
-    async def test_that_never_calls_or_calls_twice_fails_the_attempt(
+    async def test_that_never_calls_the_handler_or_calls_it_twice_fails_the_attempt(
         self, app: Towpath, lines: LogLines
     ) -> None:
         ran: list[int] = []
@@ -110,7 +110,9 @@ class TestAWrapper:
 
 
 class TestAStoppedAttempt:
-    async def test_is_not_completed_by_a_wrapper_that_swallows(self, app: Towpath) -> None:
+    async def test_is_not_completed_by_a_wrapper_that_swallows_the_cancellation(
+        self, app: Towpath
+    ) -> None:
         seen: list[BaseException] = []
 
         async def swallows(ctx: Context, call_next: CallNext) -> Any:
@@ -144,7 +146,7 @@ class TestAStoppedAttempt:
             assert (await ended(job)).state is State.CANCELLED
         assert [type(error) for error in seen] == [AttemptStopped, AttemptStopped]
 
-    async def test_in_a_thread_that_breaks_off_is_not_completed(self, app: Towpath) -> None:
+    async def test_in_a_thread_that_raises_is_not_completed(self, app: Towpath) -> None:
         begun, errors = asyncio.Event(), list[str]()
         loop = asyncio.get_running_loop()
 
@@ -169,7 +171,7 @@ class TestAStoppedAttempt:
             assert (await ended(job)).state is State.CANCELLED
         assert errors == ["I was told to stop"]
 
-    async def test_gives_all_wrappers_together_a_second(self, app: Towpath) -> None:
+    async def test_gives_all_wrappers_together_one_second(self, app: Towpath) -> None:
         stopped_at: list[float] = []
 
         async def stubborn(ctx: Context, call_next: CallNext) -> Any:
@@ -190,7 +192,9 @@ class TestAStoppedAttempt:
 
 
 class TestMiddlewareThatCannotBeCalled:
-    """Refused when it is given: as an error of an attempt it would cost every job its attempts."""
+    """It is refused when it is given: as an error of an attempt it would cost every job its
+    attempts.
+    """
 
     def test_is_refused_by_the_app_and_by_the_worker(self, app: Towpath) -> None:
         class Timed(Middleware): ...

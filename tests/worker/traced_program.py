@@ -2,7 +2,7 @@
 
     python -m tests.worker.traced_program <url>
 
-One of its own: a provider of spans is set once and for ever.
+It is a process of its own, because a provider of spans is set once for ever.
 """
 
 import asyncio

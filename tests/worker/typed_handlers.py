@@ -1,4 +1,4 @@
-"""What a user writes, with the types that an editor must know; `test_types.py` has it checked."""
+"""Code of a user, with the types that an editor must know; `test_types.py` checks it."""
 
 from collections.abc import Coroutine
 from typing import Any, assert_type

@@ -2,7 +2,7 @@
 
     python -m tests.worker.worker_program <journal> <url> <lease in ms> <grace in ms> <concurrency>
 
-A handler writes `began`; the other lines are those of the log, `job.completed` for a completion
+A handler writes `began`; the other lines are copied from the log, `job.completed` for a completion
 that Redis accepted.
 """
 
@@ -30,14 +30,14 @@ def began(ctx: Context) -> None:
 
 @app.handler(QUEUE, retry=Fixed(milliseconds(1)))
 async def sell(ctx: Context) -> int:
-    """Done at once; returns its token."""
+    """Ends at once; returns its token."""
     began(ctx)
     return ctx.token
 
 
 @app.handler(QUEUE, name="wait")
 async def wait_for(path: str, ctx: Context) -> int:
-    """Done when there is a file of that name."""
+    """Ends when a file with that name exists."""
     began(ctx)
     there = Path(path).exists
 
@@ -58,7 +58,7 @@ def wait_in_thread(path: str, ctx: Context) -> int:
 
 @app.handler(QUEUE, name="wait-in-executor")
 async def wait_in_executor(path: str, ctx: Context) -> int:
-    """The same in a thread that the worker knows nothing of."""
+    """The same in a thread that the worker does not know."""
     began(ctx)
     await asyncio.to_thread(eventually, Path(path).exists)
     return ctx.token
@@ -66,7 +66,7 @@ async def wait_in_executor(path: str, ctx: Context) -> int:
 
 @app.handler(QUEUE, name="block")
 async def block_the_loop(path: str, ctx: Context) -> int:
-    """The same without letting anybody else run."""
+    """The same without yielding to the event loop."""
     began(ctx)
     eventually(Path(path).exists)
     return ctx.token
