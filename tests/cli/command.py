@@ -1,4 +1,4 @@
-"""The installed command, run as a process: piped, or in a terminal of its own."""
+"""The installed command, run as a process: in a pipe, or in a terminal of its own."""
 
 import fcntl
 import os
@@ -36,7 +36,7 @@ class Terminal:
         self.text = ""
 
     def read_until(self, words: str) -> None:
-        """Read until *words* are on the screen. Fails if the command ends before."""
+        """Reads until *words* are on the screen. Fails if the command ends before."""
         while words not in self.text:
             piece = self._read()
             assert piece, f"{words!r} is not in {self.text!r}"
@@ -46,7 +46,7 @@ class Terminal:
         os.write(self._screen, keys.encode())
 
     def end(self) -> ProgramResult:
-        """Read to the end; how it ended, and what it wrote without colours."""
+        """Reads to the end; returns the exit code, and the output without colours."""
         while piece := self._read():
             self.text += piece
         os.close(self._screen)
@@ -55,12 +55,12 @@ class Terminal:
     def _read(self) -> str:
         try:
             return os.read(self._screen, 65_536).decode(errors="replace")
-        except OSError:  # Linux says so when the last program in the terminal has ended
+        except OSError:  # Linux raises it when the last program in the terminal has ended
             return ""
 
 
 class Command:
-    """`towpath` with a server of its own and an empty directory to be in."""
+    """`towpath` with a Redis of its own and an empty working directory."""
 
     def __init__(self, url: str, directory: Path) -> None:
         self.directory = directory
@@ -80,7 +80,7 @@ class Command:
         return Terminal(words, self.env | env, self.directory)
 
     def start(self, *words: str, **env: str) -> Program[str]:
-        """Begin a command and leave it running."""
+        """Starts a command and leaves it running."""
         return Program(
             [COMMAND, *words],
             stdin=subprocess.DEVNULL,

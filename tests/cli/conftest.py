@@ -1,4 +1,4 @@
-"""The command and an engine on the same server."""
+"""The command and an engine on the same Redis."""
 
 import os
 from pathlib import Path
@@ -17,13 +17,13 @@ def towpath(server: EmbeddedServer, tmp_path: Path) -> Command:
 
 @pytest.fixture
 def clock() -> ServerClock:
-    """The one that the command goes by."""
+    """The clock that the command uses."""
     return ServerClock()
 
 
 @pytest.fixture
 def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty directory, and none of the variables."""
+    """An empty directory, and no variables."""
     monkeypatch.chdir(tmp_path)
     for name in os.environ:
         if name.startswith(("TOWPATH_", "REDIS_")):
@@ -32,7 +32,7 @@ def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def without_redis(towpath: Command, prepared_file_url: str) -> Command:
-    """The command, with a database that is up to date and a Redis that is away."""
+    """The command, with a migrated database and a Redis that is away."""
     towpath.env["DATABASE_URL"] = prepared_file_url
     towpath.env["TOWPATH_URL"] = f"unix://{towpath.directory}/nobody.sock"
     return towpath

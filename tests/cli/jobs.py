@@ -1,4 +1,4 @@
-"""Jobs in the states that commands are asked about."""
+"""Jobs in the states that commands show."""
 
 from towpath import Engine, QueueOptions, hours, seconds
 

@@ -1,4 +1,6 @@
-"""Applications of others on the command line: there if the setting names them, and only then."""
+"""Applications of other projects on the command line: there if the setting names them, and only
+then.
+"""
 
 import sys
 from pathlib import Path
@@ -118,7 +120,7 @@ def test_a_built_in_application_may_be_named_too(towpath: Command) -> None:
     assert (ran.code, ran.err) == (0, "")
 
 
-def test_options_of_an_application_that_do_not_fit_are_refused(towpath: Command) -> None:
+def test_invalid_options_of_an_application_are_refused(towpath: Command) -> None:
     ran = towpath("up", "--json", TOWPATH_GREETINGS__TIMES="many", **NAMED)
     assert ran.code == USAGE
     assert "greetings.times" in ran.err

@@ -1,4 +1,4 @@
-"""What the texts of arguments mean, and which mean nothing."""
+"""How the texts of arguments are parsed, and which are invalid."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""`towpath audit`, on a database of its own; nothing else runs."""
+"""`towpath audit`, on a database of its own; no server runs."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ def audit(without_redis: Command) -> Command:
 
 
 def write(audit: Command, *queues: str) -> str:
-    """Write down that a key has paused these queues: the id of the key."""
+    """Records that a key has paused these queues; returns the id of the key."""
 
     async def write() -> str:
         async with Ledger(audit.env["DATABASE_URL"]) as ledger:
@@ -48,7 +48,7 @@ def test_audit_lists_who_changed_what(audit: Command) -> None:
     assert "queue=mails" in oldest
 
 
-def test_audit_for_programs_has_every_field_and_pages(audit: Command) -> None:
+def test_audit_as_json_has_every_field_and_pages(audit: Command) -> None:
     key = write(audit, "mails", "pictures")
     ran = audit("audit", "--json", "--limit", "1")
     [entry] = ran.objects
@@ -69,5 +69,5 @@ def test_audit_filters_by_key_and_time(audit: Command) -> None:
 
 
 @pytest.mark.parametrize("wrong", [("--after", "x"), ("--since", "soon"), ("--limit", "0")])
-def test_audit_refuses_what_it_cannot_read(audit: Command, wrong: tuple[str, str]) -> None:
+def test_audit_refuses_invalid_arguments(audit: Command, wrong: tuple[str, str]) -> None:
     assert audit("audit", *wrong).code == 2

@@ -17,7 +17,7 @@ def test_every_step_is_measured_and_the_queue_is_deleted(
     assert all(row["per_second"] > 0 and row["p50_ms"] <= row["p99_ms"] for row in ran.objects)
     left = server.ask("KEYS", "*")
     assert isinstance(left, list)
-    # Notes about calls end by themselves.
+    # Notes about calls expire by themselves.
     assert [key for key in left if b":call:" not in bytes(str(key), "utf-8")] == []
 
 

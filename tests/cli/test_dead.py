@@ -48,7 +48,7 @@ async def test_dead_jobs_are_counted_by_error_and_retried_and_deleted_by_group(
 async def test_all_dead_jobs_are_retried_with_a_progress_bar(
     towpath: Command, engine: Engine
 ) -> None:
-    """In a terminal there is a bar; what was done is told on stdout."""
+    """In a terminal there is a bar; the result is printed on stdout."""
     await bury(engine, "mails", *(f"m-{n}" for n in range(250)))
     await bury(engine, "other", "o-1")
     ran = towpath.in_terminal("dead", "retry", "mails", "--all").end()
@@ -59,13 +59,13 @@ async def test_all_dead_jobs_are_retried_with_a_progress_bar(
     assert (await engine.inspect.counts("other")).dead == 1
 
 
-async def test_some_dead_jobs_are_retried_by_name(towpath: Command, engine: Engine) -> None:
+async def test_some_dead_jobs_are_retried_by_id(towpath: Command, engine: Engine) -> None:
     await bury(engine, "mails", "m-1", "m-2")
     assert towpath("dead", "retry", "m-2").out == "mails/m-2  ready\n"
     assert (await engine.inspect.counts("mails")).dead == 1
 
 
-async def test_purging_all_needs_a_yes(towpath: Command, engine: Engine) -> None:
+async def test_purging_all_needs_a_confirmation(towpath: Command, engine: Engine) -> None:
     await bury(engine, "mails", "m-1", "m-2")
     await bury(engine, "other", "o-1")
     assert towpath("dead", "delete", "--all").code == 2

@@ -1,4 +1,4 @@
-"""`towpath doctor`: a server that is fit, and several that are not."""
+"""`towpath doctor`: a Redis that is fit, and several that are not."""
 
 import re
 from collections.abc import Iterator
@@ -23,9 +23,7 @@ def by_check(ran: ProgramResult) -> dict[str, Any]:
     return {finding["check"]: finding for finding in ran.objects}
 
 
-async def test_ready_jobs_that_no_worker_asks_for_are_named(
-    towpath: Command, engine: Engine
-) -> None:
+async def test_ready_jobs_without_workers_are_reported(towpath: Command, engine: Engine) -> None:
     await engine.submit("mails", b"1")
     found = by_check(towpath("doctor", "--json"))["queues"]
     assert (found["verdict"], "mails" in found["found"]) == ("warn", True)
@@ -34,7 +32,7 @@ async def test_ready_jobs_that_no_worker_asks_for_are_named(
     assert by_check(towpath("doctor", "--json"))["queues"]["verdict"] == "ok"
 
 
-async def test_a_handler_that_no_worker_has_is_named(towpath: Command, engine: Engine) -> None:
+async def test_a_handler_that_no_worker_has_is_reported(towpath: Command, engine: Engine) -> None:
     await engine.submit("mails", b"1", headers={"handler": "shred"})
     await engine.submit("mails", b"1", delay=hours(2))
     [lease] = await engine.claim("mails", worker="w", lease=hours(1))
@@ -64,14 +62,14 @@ async def test_options_that_were_changed_since_they_were_declared_are_shown(
 
 
 def make_other_layout(server: EmbeddedServer, queue: str) -> str:
-    """A queue that an older clone has made; the name of its `meta`."""
+    """A queue that an older clone has made; returns the name of its `meta`."""
     meta = f"{{{queue}}}:meta"
     server.ask("HSET", "towpath:queues", queue, "{}")
     server.ask("HSET", meta, "whole", "{}", "options", "?", "version", "0123456789abcdef")
     return meta
 
 
-async def test_a_queue_of_another_layout_is_named(
+async def test_a_queue_of_another_layout_is_reported(
     towpath: Command, engine: Engine, server: EmbeddedServer
 ) -> None:
     await engine.submit("mails", b"1")
@@ -118,7 +116,7 @@ async def test_a_fit_redis_is_reported_check_by_check(towpath: Command, engine: 
 
 @pytest.fixture(scope="module")
 def unfit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """One that may evict, keeps its settings to itself, and wants a password."""
+    """A Redis that may evict, denies CONFIG, and wants a password."""
     options = {"maxmemory-policy": "allkeys-lru", "maxmemory": "100mb"}
     with EmbeddedServer(options=options) as server:
         server.ask("ACL", "SETUSER", "anna", "on", f">{CANARY}", "~*", "+@all", "-config", "-eval")
@@ -169,7 +167,7 @@ def test_a_cluster_is_checked_node_by_node(cluster: EmbeddedCluster, tmp_path: P
     assert len(servers) == 3
 
 
-# ── what it makes of facts that no test server has ───────────────────────────────────────
+# ── verdicts about facts that no Redis of the tests has ──────────────────────────────────
 
 
 SETTINGS = {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "always"}

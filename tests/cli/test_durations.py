@@ -22,7 +22,7 @@ from towpath.errors import InvalidOption
         ("0s", seconds(0)),
     ],
 )
-def test_durations_are_read(text: str, duration: Duration) -> None:
+def test_durations_are_parsed(text: str, duration: Duration) -> None:
     assert parse_duration("delay", text) == duration
     assert parse_duration("delay", format_duration(duration)) == duration
 
@@ -31,7 +31,7 @@ def test_durations_are_read(text: str, duration: Duration) -> None:
     "text",
     ["", "10", "s", "10 s", "-1s", "1x", "1.s", "\uff11s", "1e3s", "200000d", "9" * 15 + "w"],
 )
-def test_durations_without_a_unit_or_sense_are_refused_by_name(text: str) -> None:
+def test_durations_that_are_invalid_or_lack_a_unit_are_refused_by_name(text: str) -> None:
     with pytest.raises(InvalidOption, match="delay = "):
         parse_duration("delay", text)
 

@@ -1,4 +1,4 @@
-"""I21: whatever is secret in the tree of settings is shown nowhere, whoever declares it."""
+"""I21: secrets in the tree of settings are shown nowhere, whoever declares them."""
 
 import os
 import traceback
@@ -25,14 +25,14 @@ FITTING = {
 
 @pytest.fixture(autouse=True)
 def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty directory, and none of the variables."""
+    """An empty directory, and no variables."""
     monkeypatch.chdir(tmp_path)
     for name in os.environ:
         if name.startswith(("TOWPATH_", "REDIS_", "DATABASE_")):
             monkeypatch.delenv(name)
 
 
-def test_there_are_secrets_of_the_core_and_of_every_application() -> None:
+def test_the_core_and_every_application_declare_secrets() -> None:
     assert {"url", "password", "calls.secrets", "messages.worker_url"} <= set(SECRET)
     assert len(SECRET) >= 14
 
@@ -41,7 +41,9 @@ def test_there_are_secrets_of_the_core_and_of_every_application() -> None:
 def test_a_secret_is_not_shown_by_settings_or_options(
     leaf: Leaf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither what was loaded, nor what a group makes of it, nor the refusal of a group."""
+    """Neither the loaded value, nor the options made from it, nor an error of the group shows
+    it.
+    """
     monkeypatch.setenv("CANARY_77B0", CANARY)
     monkeypatch.setenv(leaf.variables[0], FITTING.get(leaf.name, CANARY))
     settings = load(registry=groups)
@@ -57,7 +59,7 @@ def test_a_secret_is_not_shown_by_settings_or_options(
 
 
 @pytest.mark.parametrize("leaf", SECRET.values(), ids=list(SECRET))
-def test_a_secret_is_not_repeated_by_its_refusal(leaf: Leaf) -> None:
+def test_a_secret_is_not_repeated_by_its_error(leaf: Leaf) -> None:
     Path("towpath.toml").write_text(f'{leaf.name} = [["{CANARY}"]]\n')
     with pytest.raises(TowpathError) as refusal:
         load(registry=groups)

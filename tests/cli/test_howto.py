@@ -22,7 +22,7 @@ async def test_the_commands_of_the_page_run(towpath: Command, engine: Engine) ->
 
 
 def run(towpath: Command, commands: list[str]) -> None:
-    """Run them in one shell, up to the first that fails."""
+    """Runs them in one shell, up to the first that fails."""
     ran = subprocess.run(
         ["bash", "-euo", "pipefail"],
         input="\n".join(commands),

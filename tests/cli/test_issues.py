@@ -20,7 +20,7 @@ from towpath.testing.github.double import GitHubDouble
 
 @pytest.fixture
 def issues(towpath: Command, prepared_file_url: str) -> Command:
-    """The command, with a database that is up to date."""
+    """The command, with a migrated database."""
 
     async def migrate() -> None:
         async with Ledger(prepared_file_url, tables=[TABLES]) as ledger:
@@ -99,7 +99,7 @@ class TestAPolicy:
         ):
             assert all(fact in judged for fact in facts), judged
         note = issues("issues", "policy", str(file)).err
-        # 3 issues are open, 2 are handed out with the new policy, 2 differ from now.
+        # 3 issues are open, 2 are offered with the new policy, 2 differ from now.
         assert sorted(re.findall(r"\d+", note)) == ["2", "2", "3"]
         [still] = told(issues, "show", "octo/repo", "8")
         assert still["assignable"] is True
@@ -108,7 +108,7 @@ class TestAPolicy:
         add(issues, 7)
         ran = issues("issues", "policy")
         assert ran.code == 0
-        # 1 issue is open, 1 is handed out, none differs from now.
+        # 1 issue is open, 1 is offered, none differs from now.
         assert sorted(re.findall(r"\d+", ran.err)) == ["0", "1", "1"]
 
     @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ class TestBesideAServerAndAGitHub:
         [shown] = told(towpath, "show", "octo/repo", "3")
         assert (shown["outcome"], shown.get("holder")) == ("it hangs", None)
         assert shown["assignable"] is True
-        # At once, and not what the comparison of a moment ago came to.
+        # at once, before the next sync
         people.close(1)
         people.label(2, "epic")
         [again] = told(towpath, "sync", "octo/repo")

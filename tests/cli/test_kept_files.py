@@ -1,4 +1,4 @@
-"""Files that Towpath makes: whole or not there, and nobody else's to read."""
+"""Files that Towpath makes: whole or missing, and unreadable to other users."""
 
 import re
 import subprocess
@@ -28,8 +28,8 @@ every_maker = pytest.mark.parametrize("name", MAKERS)
 
 
 def make(path: Path, *, trouble: str) -> int:
-    """Make the file in a process that meets with *trouble*; how that ended."""
-    # Loaded before the trouble begins, so that it hits nothing else.
+    """Makes the file in a process in which *trouble* occurs; returns how that ended."""
+    # Loaded before the trouble begins, which would otherwise affect the loading.
     [module, _] = MAKERS[path.name].split(" import ", 1)
     code = (
         f"import pathlib, signal; {module.replace('from', 'import')}\n"
@@ -105,7 +105,7 @@ class TestADamagedFile:
             kept_secret(path)
         assert path.read_text() == found
 
-    def test_is_not_a_secret_with_a_line_end(self, tmp_path: Path) -> None:
+    def test_is_not_a_secret_with_a_newline(self, tmp_path: Path) -> None:
         path = tmp_path / "signing.secret"
         secret = kept_secret(path)
         path.write_text(secret + "\n")

@@ -17,7 +17,7 @@ SECRET = re.compile(r"tp_([a-z0-9]{10})_[\w-]{43}", re.ASCII)
 
 @pytest.fixture
 def keys(towpath: Command, prepared_file_url: str) -> Command:
-    """The command, with a database that is up to date."""
+    """The command, with a migrated database."""
     towpath.env["DATABASE_URL"] = prepared_file_url
     return towpath
 
@@ -28,7 +28,7 @@ async def migrated(url: str) -> None:
 
 
 def made(ran: ProgramResult) -> str:
-    """The id of the key that was just made; its secret is all that stdout has."""
+    """The id of the key that was just made; stdout has only its secret."""
     found = SECRET.fullmatch(ran.out.strip())
     assert found, ran
     return found[1]

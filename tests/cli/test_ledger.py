@@ -12,7 +12,7 @@ from towpath.ledger.records.record import RecordState
 
 @pytest.fixture
 def records(towpath: Command, prepared_file_url: str) -> Command:
-    """The command, with a database that is up to date and has three open records."""
+    """The command, with a migrated database that has three open records."""
     url = towpath.env["DATABASE_URL"] = prepared_file_url
 
     async def make() -> None:
@@ -40,7 +40,7 @@ def test_reconcile_queues_records_that_redis_does_not_have(records: Command) -> 
 
 
 def test_reconcile_ends_records_whose_jobs_have_ended_in_redis(records: Command) -> None:
-    """As after a restore of an older database: its rows do not know it yet."""
+    """As after a restore of an older database: its rows do not show it yet."""
     records("ledger", "reconcile")
 
     async def die() -> None:

@@ -34,7 +34,7 @@ BOOKS = "towpath_lending_books"
 
 
 class LendingApplication:
-    """An application in the directory of a command, in whichever release is there now."""
+    """An application in the working directory of a command, in a release that the test chooses."""
 
     def __init__(self, towpath: Command) -> None:
         self.towpath = towpath
@@ -45,7 +45,8 @@ class LendingApplication:
         self.file.parent.mkdir()
         self.url = f"sqlite:///{self.file}"
         towpath.env |= {"TOWPATH_APPLICATIONS": "lending:LENDING", "DATABASE_URL": self.url}
-        towpath.env |= {"PYTHONDONTWRITEBYTECODE": "1"}  # what is rewritten in one second is read
+        # a file that is rewritten within one second must be read again
+        towpath.env |= {"PYTHONDONTWRITEBYTECODE": "1"}
 
     def release(self, *orders: str, name: str = "lending", table: str = BOOKS) -> None:
         for step in self._folder.glob("v*.py"):
@@ -72,7 +73,7 @@ def lending(towpath: Command) -> LendingApplication:
 
 
 def up(towpath: Command, data: Path) -> tuple[int, str]:
-    """How a server ends that can't start, and why."""
+    """How a server ends that cannot start, and why."""
     ran = towpath("up", "--json", "--port", "0", "--data", str(data))
     return ran.code, ran.refusal["refused"]
 
@@ -107,7 +108,7 @@ class TestMigrating:
     def test_back_to_an_older_release_is_refused(
         self, towpath: Command, lending: LendingApplication
     ) -> None:
-        """The release before would not know what to do with the tables."""
+        """The older release would not know the tables."""
         lending.release(FIRST, SECOND)
         assert towpath("migrate").code == 0
         lending.release(FIRST)

@@ -21,7 +21,7 @@ from towpath.errors import InvalidOption
         ("exponential:1s:1h:1.5:0", Exponential(longest=hours(1), factor=1.5, jitter=0)),
     ],
 )
-def test_a_retry_policy_is_read(text: str, policy: object) -> None:
+def test_a_retry_policy_is_parsed(text: str, policy: object) -> None:
     assert changed(QueueOptions(), {"retry": text}).retry == policy
 
 
@@ -36,7 +36,7 @@ def test_a_retry_policy_is_read(text: str, policy: object) -> None:
     ],
     ids=repr,
 )
-def test_options_are_read_as_they_were_written(retry: RetryPolicy) -> None:
+def test_options_survive_writing_and_reading(retry: RetryPolicy) -> None:
     options = QueueOptions(keep=hours(2), lanes=LanePolicy.SKIP, retry=retry, max_length=7)
     texts = {name: str(value) for name, value in written(options).items()}
     assert changed(QueueOptions(), texts) == options

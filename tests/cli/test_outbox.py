@@ -1,4 +1,4 @@
-"""`towpath outbox`, on a database of its own; nothing else runs."""
+"""`towpath outbox`, on a database of its own; no server runs."""
 
 import asyncio
 import re
@@ -20,7 +20,7 @@ GONE = Refusal("the receiver answered 410")
 
 @pytest.fixture
 def outbox(towpath: Command) -> Command:
-    """The command, with a database that is up to date and a Redis that is away."""
+    """The command, with a migrated database and a Redis that is away."""
     towpath.env["DATABASE_URL"] = f"sqlite:///{towpath.directory}/ledger.db"
     towpath.env["TOWPATH_URL"] = f"unix://{towpath.directory}/nobody.sock"
     put(towpath)
@@ -28,7 +28,7 @@ def outbox(towpath: Command) -> Command:
 
 
 def put(outbox: Command, *made: NewEvent, refused: bool = False) -> None:
-    """Events that wait for the webhook, or that it has refused."""
+    """Stores events that wait for the webhook, or that it has refused."""
 
     async def put() -> None:
         async with Ledger(outbox.env["DATABASE_URL"], sinks=["webhook"]) as ledger:
@@ -153,7 +153,7 @@ class TestResendAndDelete:
     def test_an_event_that_was_not_refused_is_not_found(
         self, outbox: Command, verb: tuple[str, ...]
     ) -> None:
-        """Nor one that is pending: it is on its way."""
+        """Neither can a pending event be deleted: it is on its way."""
         put(outbox, an_event("a"))
         ran = outbox("outbox", *verb, "webhook", "a/1", "--json")
         assert (ran.code, ran.refusal["refused"]) == (5, "event_not_found")

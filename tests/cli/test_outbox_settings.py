@@ -1,4 +1,6 @@
-"""The settings of the outbox: which sinks, options as people write them, no secret ever shown."""
+"""The settings of the outbox: the sinks, their options as people write them, and no secret
+shown.
+"""
 
 from pathlib import Path
 
@@ -62,7 +64,7 @@ def test_unknown_sinks_are_refused(text: str, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_options_of_kafka_are_lines_or_json(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A comma parts nothing: it may be in a password."""
+    """A comma separates nothing: it may be in a password."""
     monkeypatch.setenv(OPTIONS, text)
     assert options() == {"sasl.username": "a", "sasl.password": "b=c,d"}
 
@@ -101,7 +103,7 @@ def test_invalid_options_of_kafka_are_refused_and_not_repeated(
 def test_a_secret_may_come_from_a_file_and_is_never_shown(
     name: str, text: str, towpath: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I21: not by `towpath config`, and not in a refusal."""
+    """I21: neither by `towpath config`, nor in an error."""
     variable = f"TOWPATH_{name.upper().replace('.', '__')}"
     Path("secret").write_text(f"{text}\n")
     monkeypatch.setenv(f"{variable}_FILE", "secret")

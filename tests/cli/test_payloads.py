@@ -1,4 +1,4 @@
-"""Payloads and results of every kind, as programs get to see them."""
+"""Payloads and results of every kind in the JSON output."""
 
 import pytest
 

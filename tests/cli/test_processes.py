@@ -1,4 +1,4 @@
-"""`towpath worker --processes` and `--reload`: real processes, killed, stopped and started anew."""
+"""`towpath worker --processes` and `--reload`: real processes, killed, stopped and restarted."""
 
 import json
 import os
@@ -38,7 +38,7 @@ async def pack(door: str) -> str:
 
 
 class WorkerProcesses:
-    """A `towpath worker` with processes below it, and what they say."""
+    """A `towpath worker` with child processes, and their log lines."""
 
     def __init__(self, process: Program[str] | Bounded[str]) -> None:
         self.process = process
@@ -255,7 +255,7 @@ class TestReloading:
     async def test_a_file_that_python_cannot_read_is_reported_and_waited_for(
         self, reloading: WorkerProcesses, engine: Engine, tmp_path: Path
     ) -> None:
-        """Meanwhile the worker goes on with what it has."""
+        """Meanwhile the worker goes on with the old code."""
         source = tmp_path / "shop.py"
         good = source.read_text()
         source.write_text(good + "\ndef broken(:\n")
@@ -300,7 +300,7 @@ async def _done(engine: Engine, job: JobRef) -> bool:
 
 
 def _runs(pid: int) -> bool:
-    """Whether it has not ended; one that nobody has waited for yet has."""
+    """Whether it has not ended; one that was not collected yet has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -116,7 +116,7 @@ class TestOneQueue:
 
 
 @pytest.mark.parametrize("words", [["queues"], ["queues", "--json"]], ids=" ".join)
-async def test_a_queue_that_cannot_be_read_is_named_and_hides_no_other(
+async def test_a_queue_that_cannot_be_read_is_reported_and_hides_no_other(
     towpath: Command, engine: Engine, server: EmbeddedServer, words: list[str]
 ) -> None:
     for queue in ("mails", "spoilt"):
@@ -132,7 +132,7 @@ async def test_a_queue_that_cannot_be_read_is_named_and_hides_no_other(
 async def test_options_that_only_a_newer_release_knows_hide_no_others(
     towpath: Command, engine: Engine, server: EmbeddedServer
 ) -> None:
-    """And stay as they are when others are changed."""
+    """They stay as they are when others are changed."""
     await engine.queues.declare("mails", max_length=70)
     for key, field in ((keys_of(QueueName("mails")).meta, "whole"), (REGISTRY, "mails")):
         server.ask("HSET", key, field, '[1,{"max_length":70,"zeal":5}]')

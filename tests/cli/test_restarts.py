@@ -1,4 +1,4 @@
-"""How soon `towpath up` starts a private server again that has ended."""
+"""How soon `towpath up` restarts a private server that has ended."""
 
 from itertools import pairwise
 

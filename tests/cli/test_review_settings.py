@@ -1,4 +1,4 @@
-"""The settings of reviews: commands as words, secrets in files, and none of them ever shown."""
+"""The settings of reviews: commands as lists of words, secrets in files, and no secret shown."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def load() -> Settings:
         ('["run", "two words"]', ("run", "two words")),
     ],
 )
-def test_a_command_is_a_list_of_words_that_no_shell_reads(
+def test_a_command_is_a_list_of_words_without_a_shell(
     text: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOWPATH_REVIEWS__REVIEWER_COMMAND", text)
@@ -66,7 +66,7 @@ def test_a_secret_may_come_from_a_file(name: str, monkeypatch: pytest.MonkeyPatc
     assert load().origin(f"reviews.{name}") == Origin("variable", f"{variable}_FILE")
 
 
-def test_several_secrets_have_a_comma_or_a_line_between_them(
+def test_several_secrets_are_separated_by_commas_or_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TOWPATH_REVIEWS__GITHUB_SECRETS", "old, new")
@@ -77,7 +77,7 @@ def test_several_secrets_have_a_comma_or_a_line_between_them(
 
 
 def test_no_secret_is_ever_shown(towpath: Command) -> None:
-    """I21: not by `towpath config`, and not in a refusal."""
+    """I21: neither by `towpath config`, nor in an error."""
     env = {f"TOWPATH_REVIEWS__{name.upper()}": CANARY for name in SECRET}
     for words in (("config",), ("config", "--json")):
         ran = towpath(*words, **env)

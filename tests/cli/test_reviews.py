@@ -1,4 +1,4 @@
-"""`towpath reviews`, on a database of its own; nothing else runs."""
+"""`towpath reviews`, on a database of its own; no server runs."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def reviews(without_redis: Command) -> Command:
 def end(
     reviews: Command, id: str, result: bytes | None, *, queue: str = REVIEWS, why: str = "no luck"
 ) -> None:
-    """An attempt that ends with *result*; none = it is dead."""
+    """Ends an attempt with *result*; None = it is dead."""
 
     async def end() -> None:
         async with Ledger(reviews.env["DATABASE_URL"]) as ledger:
@@ -38,7 +38,7 @@ def end(
 
 
 def begin(reviews: Command, id: str) -> None:
-    """An attempt that goes on."""
+    """Begins an attempt that goes on."""
 
     async def begin() -> None:
         async with Ledger(reviews.env["DATABASE_URL"]) as ledger:
@@ -232,7 +232,7 @@ class TestCancelAndRetry:
         assert re.search(r"^do .*POST /api/v1/reviews", again.err, re.MULTILINE)
 
 
-def test_a_command_without_a_database_names_the_places_for_one(towpath: Command) -> None:
+def test_a_command_without_a_database_names_the_settings_for_one(towpath: Command) -> None:
     ran = towpath("reviews", "list", "--json")
     assert (ran.code, ran.refusal["refused"]) == (2, "invalid_option")
     assert "towpath-data" in ran.refusal["message"]

@@ -10,7 +10,7 @@ from towpath.engine.model import new_job
 
 
 async def plant(engine: Engine) -> None:
-    """As a worker does whose app declares it."""
+    """Declares a schedule as a worker does for its app."""
     now = (await engine.schedules.of("reports")).now
     await engine.submit("reports", b"1")
     await engine.schedules.fire_due(

@@ -1,4 +1,4 @@
-"""A group of settings is a class and a name: what the class says is what people can set."""
+"""A group of settings is a class and a name: people can set the fields of the class."""
 
 import subprocess
 import sys
@@ -49,7 +49,7 @@ def loaded(**flags: Any) -> Settings:
 
 
 class PageOptions(LinksOptions, frozen=True, kw_only=True):
-    """What is made from another class has its options too."""
+    """A class that is made from another one has its options too."""
 
     depth: int = 2
     """How deep pages are followed."""
@@ -116,7 +116,7 @@ def test_an_older_name_is_read_in_the_file_too() -> None:
     ],
 )
 def test_a_refusal_names_the_setting(text: str, option: str, value: object, named: str) -> None:
-    """Beside the setting, the rule names a limit, the setting that was meant, or the own rule."""
+    """The error names a limit, the setting that was meant, or the own rule, beside the setting."""
     Path("towpath.toml").write_text(text)
     with pytest.raises(InvalidOption) as refusal:
         loaded().of(LinksOptions)
@@ -138,7 +138,7 @@ def test_options_created_in_python_have_the_same_bounds() -> None:
 def test_the_class_of_a_group_is_loaded_only_if_one_of_its_settings_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`towpath queues` loads no application whose settings are not touched."""
+    """`towpath queues` loads no application whose settings are not used."""
 
     def absent() -> type[Options]:
         raise AssertionError("nobody said anything")
@@ -151,7 +151,7 @@ def test_the_class_of_a_group_is_loaded_only_if_one_of_its_settings_is_set(
 
 
 def test_every_setting_is_listed_where_no_extra_is_installed() -> None:
-    """The options of a part can be read without what the part needs to run."""
+    """The options of a part can be read without the libraries of the part."""
     code = """
 import sys
 for name in ("fastapi", "starlette", "sqlalchemy", "alembic", "httpx", "httpcore", "uvicorn"):

@@ -1,4 +1,4 @@
-"""Settings: who decides, what is refused, what stays hidden."""
+"""Settings: which source decides, what is refused, what stays hidden."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ CANARY = "canary-8f2e"
 
 
 def shown(settings: Settings, name: str) -> str:
-    """What `towpath config` tells of a value."""
+    """A value in the output of `towpath config`."""
     return next(shown_of(settings, leaf) for leaf in settings.leaves() if leaf.name == name)
 
 

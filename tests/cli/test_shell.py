@@ -1,4 +1,4 @@
-"""What holds for every verb: help, usage, versions, pipes, interruptions, defects."""
+"""What all commands share: help, usage, versions, pipes, interruptions, unexpected errors."""
 
 import json
 import re
@@ -69,7 +69,9 @@ finally:
 
 
 class TestUsage:
-    def test_that_is_wrong_exits_with_2_and_says_nothing_on_stdout(self, towpath: Command) -> None:
+    def test_that_is_wrong_exits_with_2_and_prints_nothing_on_stdout(
+        self, towpath: Command
+    ) -> None:
         for words in ([], ["frobnicate"], ["queues", "--frobnicate"], ["jobs", "show"]):
             ran = towpath(*words)
             assert (ran.code, ran.out) == (2, ""), words
@@ -80,7 +82,7 @@ class TestUsage:
         assert ran.code == 2
         assert "TOWPATH_TIMEOUT" in ran.err
 
-    def test_completion_is_offered(self, towpath: Command) -> None:
+    def test_is_completed_by_the_shell(self, towpath: Command) -> None:
         ran = towpath(_TOWPATH_COMPLETE="complete_bash", COMP_WORDS="towpath que", COMP_CWORD="1")
         assert ran.out.split() == ["queues"]
 
@@ -132,7 +134,7 @@ class TestEnding:
     def test_an_interruption_ends_the_command_quietly(self, towpath: Command) -> None:
         with towpath.start("submit", "mails", "1", "--wait", "1h") as process:
             assert process.stderr is not None
-            process.stderr.readline()  # the job is in, and waited for
+            process.stderr.readline()  # the job is submitted, and waited for
             process.send_signal(signal.SIGINT)
             assert process.wait() == exits.INTERRUPTED
             assert "Traceback" not in process.stderr.read()

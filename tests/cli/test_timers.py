@@ -1,4 +1,4 @@
-"""`towpath timers`: the command itself; nothing else runs."""
+"""`towpath timers`: the command itself; no server runs."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -109,7 +109,7 @@ def test_timers_are_listed_in_pages_and_by_filters(towpath: Command) -> None:
     assert "no such timers" in towpath("timers", "list", "--type", "c").err
 
 
-def test_types_without_a_worker_are_shown_as_such(towpath: Command) -> None:
+def test_types_without_a_worker_are_listed_as_such(towpath: Command) -> None:
     submit(towpath, "x", "--delay", "1h", type="取消 订单")
     ran = towpath("timers", "types")
     assert "取消 订单" in ran.out

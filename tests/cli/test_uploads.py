@@ -24,7 +24,7 @@ Do = Callable[[Callable[[UploadServices], Awaitable[T]]], T]
 
 @pytest.fixture
 def uploads(towpath: Command, prepared_file_url: str) -> Command:
-    """The command, with a database and a store of its own."""
+    """The command, with a database and a Redis of its own."""
     towpath.env["DATABASE_URL"] = prepared_file_url
     towpath.env["TOWPATH_UPLOADS__DIRECTORY"] = str(towpath.directory / "objects")
     return towpath
@@ -32,7 +32,7 @@ def uploads(towpath: Command, prepared_file_url: str) -> Command:
 
 @pytest.fixture
 def with_services(uploads: Command) -> Do[object]:
-    """Do something as a client, a server and a worker."""
+    """Runs something as a client, a server and a worker."""
     options = UploadsOptions(directory=Path(uploads.env["TOWPATH_UPLOADS__DIRECTORY"]))
 
     def do(what: Callable[[UploadServices], Awaitable[T]]) -> T:

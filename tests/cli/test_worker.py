@@ -1,4 +1,4 @@
-"""`towpath worker`: finding the app, running it, ending in good order."""
+"""`towpath worker`: finding the app, running it, ending in an orderly way."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def report(name: str) -> None:
 
 @pytest.fixture
 def towpath(server: EmbeddedServer, tmp_path: Path) -> Command:
-    """The command in a directory with an app. No variable names the server: the app does."""
+    """The command in a directory with an app. No variable names Redis: the app does."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "jobs.py").write_text(APP.format(url=server.url))
     command = Command(server.url, tmp_path)
@@ -59,7 +59,7 @@ class TestRunning:
         assert (events[0], events[-1]) == ("queue.configured", "worker.stopped")
 
     def test_a_worker_runs_until_a_signal_ends_it(self, towpath: Command) -> None:
-        """Metrics are served meanwhile; a free port is asked for by the test."""
+        """Metrics are served meanwhile; the test asks for a free port."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -99,9 +99,9 @@ async def send(order: int) -> str:
 
 
 class TestAWorkerWithSinks:
-    """A worker whose app has a ledger with sinks, as the page about events has it."""
+    """A worker whose app has a ledger with sinks, as the page about events shows it."""
 
-    async def test_runs_records_and_puts_their_ends_into_the_outbox(
+    async def test_runs_records_and_stores_their_ends_in_the_outbox(
         self, towpath: Command, server: EmbeddedServer, tmp_path: Path
     ) -> None:
         database = f"sqlite:///{tmp_path}/towpath.db"

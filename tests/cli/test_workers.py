@@ -1,4 +1,4 @@
-"""`towpath workers`: who is alive, and what they run."""
+"""`towpath workers`: the live workers, and what they run."""
 
 import msgspec
 

@@ -25,7 +25,7 @@ _SERIOUS = ("serious", "critical")
 
 
 def program() -> Path:
-    """Where Chromium is; the test is skipped where there is none."""
+    """The path of Chromium; the test is skipped without it."""
     for place in (BROUGHT / "chromium", Path("/usr/bin/chromium")):
         if place.exists():
             return place
@@ -42,7 +42,7 @@ def started() -> Generator[Browser]:
 
 
 class Tab:
-    """A page that somebody looks at, and whatever the browser complained about meanwhile."""
+    """A page in the browser, and the complaints of the browser meanwhile."""
 
     def __init__(self, running: RunningServer, context: BrowserContext) -> None:
         self.running, self.context = running, context
@@ -72,16 +72,16 @@ class Tab:
         expect(self.page.locator("h1")).to_have_text("Overview")
 
     def live(self) -> None:
-        """Wait until the page is told of changes."""
+        """Waits until the page gets events."""
         expect(self.page.locator("#sign")).to_have_attribute("data-state", "on")
 
     def do(self, label: str) -> None:
-        """Push a button of an action, and say yes."""
+        """Clicks the button of an action, and confirms."""
         self.page.click(f"button[data-method]:text-is('{label}')")
         self.page.click("#confirm .yes")
 
     def faults(self) -> list[str]:
-        """What axe-core finds that keeps people from using the page."""
+        """The faults that axe-core finds, which would keep people from using the page."""
         self.page.evaluate(AXE.read_text())
         found: Any = self.page.evaluate(
             "axe.run(document, {resultTypes: ['violations']})"
@@ -97,6 +97,6 @@ class Tab:
             self.page.screenshot(path=Path(folder) / f"{name}.png", timeout=10 * PATIENCE_MS)
 
     def fits(self) -> bool:
-        """Whether nothing sticks out at the side."""
+        """Whether nothing overflows the page at the side."""
         script = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
         return bool(self.page.evaluate(script))

@@ -1,4 +1,4 @@
-"""A running `towpath up` for all tests of the dashboard, and those who look at it."""
+"""A running `towpath up` for all tests of the dashboard, and its users."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -21,7 +21,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
 
 @pytest.fixture
 def queue() -> str:
-    """The name of a queue that nobody has used."""
+    """The name of an unused queue."""
     return f"board-{next(_numbers)}"
 
 
@@ -32,20 +32,20 @@ def api(running: RunningServer, queue: str) -> Api:
 
 @pytest.fixture
 def admin(running: RunningServer) -> SessionClient:
-    """Somebody who has logged in and may do everything."""
+    """A login session that may do everything."""
     return log_in(running, running.key)
 
 
 @pytest.fixture
 def reader(running: RunningServer) -> SessionClient:
-    """Somebody who has logged in and may look."""
+    """A login session that may only look."""
     return log_in(running, running.make_key("read")[1])
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for all tests of a module, which has no async tests: while a browser runs, Playwright has
-    a loop in this thread.
+    """One browser for all tests of a module, which has no async tests: while a browser runs,
+    Playwright has a loop in this thread.
     """
     with started() as browser:
         yield browser
@@ -53,7 +53,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def tab(running: RunningServer, browser: Browser) -> Iterator[Tab]:
-    """A tab of somebody who has logged in and may do everything."""
+    """A tab of a user who has logged in and may do everything."""
     context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
     tab = Tab(running, context)
     tab.log_in(running.key)

@@ -2,8 +2,8 @@
 
     python -m tests.dashboard.sample_shop docs/images
 
-Three hours pass on a clock of the script's own: so charts have something to show. What the pages
-show is what the engine was told, by its own verbs.
+Three hours pass on the script's own clock, so that charts have something to show. The pages show
+what the engine was told by its own verbs.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ SIZE: ViewportSize = {"width": 1200, "height": 940}
 
 
 async def fill(url: str) -> None:
-    """Let three hours pass until now, and leave the shop busy."""
+    """Lets three hours pass until now, and leaves the shop busy."""
     chance, clock = Random(7), ManualClock(datetime.now(UTC) - timedelta(minutes=MINUTES))
     async with Engine(url, clock=clock) as engine:
         await engine.queues.configure("chat", QueueOptions(lanes=LanePolicy.BLOCK))
@@ -54,7 +54,7 @@ async def fill(url: str) -> None:
 
 
 async def work(url: str) -> None:
-    """What the workers do in some seconds, while somebody looks: so there are rates."""
+    """Runs the workers for some seconds while a page is open, so that there are rates."""
     chance = Random(11)
     async with Engine(url) as engine:
         for queue, usual in USUAL.items():
@@ -62,7 +62,7 @@ async def work(url: str) -> None:
 
 
 async def _minute(engine: Engine, queue: str, count: int, minute: int, chance: Random) -> None:
-    """What comes in within a minute, and what the workers make of it."""
+    """Submits the jobs of a minute, and runs what the workers can do of it."""
     await engine.submit_many(queue, [_job(queue, minute, n, chance) for n in range(count)])
     # From two o'clock on the mail server is slow, and mails pile up.
     share = 0.97 if queue == "mails" and minute > 0.7 * MINUTES else 1.02
@@ -104,7 +104,7 @@ async def _now(engine: Engine, chance: Random) -> None:
 
 def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as home, up(Path(home)) as running:
-        ask(running.store, "CONFIG", "SET", "maxmemory", "2gb")  # as `towpath doctor` says
+        ask(running.store, "CONFIG", "SET", "maxmemory", "2gb")  # as `towpath doctor` recommends
         asyncio.run(fill(running.said["store"]))
         with started() as browser:
             context = browser.new_context(viewport=SIZE, reduced_motion="reduce")

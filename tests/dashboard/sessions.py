@@ -1,4 +1,4 @@
-"""A browser without a screen: a client with a session, and what its pages gave it."""
+"""A login session without a browser: a client, and the token that its pages gave it."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ COOKIE = "towpath_session"
 
 @dataclass
 class SessionClient:
-    """A client that has logged in: its session, and what its pages gave it."""
+    """A client that has logged in: its login session, and the token of its pages."""
 
     client: httpx.Client
     csrf: str
@@ -22,7 +22,7 @@ class SessionClient:
         return self.client.get(path, params=params)
 
     def send(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """A change, as a page of the session sends it."""
+        """Sends a change, as a page of the login session does."""
         return self.client.request(method, path, headers={"X-Towpath-CSRF": self.csrf}, **more)
 
     def look(self, path: str, status: int = 200, **params: Any) -> str:

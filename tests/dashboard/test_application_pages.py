@@ -74,7 +74,7 @@ def test_timers_are_shown_moved_and_cancelled(tab: Tab, client: httpx.Client) ->
     assert tab.complaints == []
 
 
-def test_a_file_is_sent_in_chunks_and_goes_on_after_a_reload(
+def test_a_file_is_sent_in_chunks_and_resumed_after_a_reload(
     tab: Tab, client: httpx.Client, tmp_path: Path
 ) -> None:
     """Half of its chunks are lost on the way, and the page is loaded anew."""
@@ -117,7 +117,7 @@ def test_an_issue_is_listed_and_opened(tab: Tab, client: httpx.Client) -> None:
 def test_a_user_whose_only_message_waits_for_a_consumer_is_listed(
     tab: Tab, client: httpx.Client
 ) -> None:
-    """No other is in front of it: it is ready, and is shown among those that wait."""
+    """No other message is in front of it: it is ready, and is listed among the waiting ones."""
     message = {"org_id": "o", "client_id": "web", "message": "hello"}
     posted(client, "/api/v1/message", user_id="alone", **message)
     page = tab.go("/ui/messages")

@@ -1,5 +1,5 @@
-"""What an operator sees first: which queues nobody serves, what a job waits for, and no button
-that does more than the page shows.
+"""What an operator sees first: queues without workers, what a job waits for, and no button that
+does more than the page shows.
 """
 
 import os
@@ -28,7 +28,7 @@ MENU = re.compile(r'<nav class="menu".*?</nav>', re.DOTALL)
 
 
 class Spoilt:
-    """A queue whose data in Redis can't be read, until it is mended."""
+    """A queue whose data in Redis cannot be read, until it is repaired."""
 
     def __init__(self, running: RunningServer, api: Api) -> None:
         self.api, self._store = api, running.store
@@ -118,12 +118,12 @@ class TestAQueueThatCannotBeRead:
         assert WRONG_TYPE in admin.look(f"/ui/queues/{spoilt.api.queue}", 503)
         assert WRONG_TYPE in admin.look("/ui/dead", 503, queue=spoilt.api.queue)
 
-    def test_is_not_shown_to_those_who_may_not_see_it(
+    def test_is_not_shown_to_keys_that_do_not_cover_it(
         self, running: RunningServer, api: Api, spoilt: Spoilt
     ) -> None:
         api.submit(1)
         session = log_in(running, made_key(running, "read", queues=(api.queue,))[1])
-        session.look(f"/ui/queues/{api.queue}")  # a queue that is new is looked for
+        session.look(f"/ui/queues/{api.queue}")  # a new queue is looked for
         page = session.look("/")
         assert f'id="queue-{api.queue}"' in page
         assert spoilt.api.queue not in page
@@ -149,7 +149,7 @@ class TestAJobOfAParkedLane:
         expect(page.locator("h1 + .state")).to_have_text("ready")
         assert tab.complaints == []
 
-    def test_has_no_button_for_those_who_may_only_look(
+    def test_has_no_button_for_users_who_may_only_look(
         self, running: RunningServer, api: Api
     ) -> None:
         park(running, api.queue)
@@ -171,7 +171,7 @@ class TestAJobOfAParkedLane:
         ({"group": "{group}"}, ["Retry selected"]),
     ],
 )
-def test_no_button_above_some_dead_jobs_changes_the_others(
+def test_no_button_above_some_dead_jobs_changes_other_jobs(
     admin: SessionClient, api: Api, shown: dict[str, str], buttons: list[str]
 ) -> None:
     api.bury("a", reason="timeout")
@@ -201,9 +201,7 @@ class TestTypedValues:
         page.click("#confirm .yes")
         expect(page.locator("#told")).to_contain_text("Moved.")
         expect(page.locator("#live > .note")).to_contain_text("due at")
-        page.click(
-            "button[data-method]:text-is('Cancel')"
-        )  # a field that is not shown asks nothing
+        page.click("button[data-method]:text-is('Cancel')")  # a hidden field is not required
         page.click("#confirm .yes")
         expect(page.locator("h1 + .state")).to_have_text("cancelled")
         assert tab.complaints == []
@@ -246,7 +244,7 @@ class TestACommand:
 
 
 class TestButtonsOfJobs:
-    """Only those are shown that the key of the session may use."""
+    """Only those are shown that the key of the login session may use."""
 
     @staticmethod
     def buttons(
@@ -318,7 +316,7 @@ class TestTheMenu:
         assert {"/ui/messages", "/ui/issues", "/ui/uploads", "/ui/keys", "/ui/audit"} <= set(links)
 
 
-def test_a_refusal_shows_commands_as_commands(running: RunningServer) -> None:
+def test_an_error_shows_commands_as_commands(running: RunningServer) -> None:
     reader = log_in(running, made_key(running, "read")[1])
     page = reader.look("/ui/keys", status=403)
     assert "<code>admin</code>" in page

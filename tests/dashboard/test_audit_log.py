@@ -122,7 +122,7 @@ class TestEntries:
         api.submit(id="a")
         other = sqlite3.connect(running.database.removeprefix("sqlite:///"), isolation_level=None)
         with closing(other):
-            other.execute("BEGIN IMMEDIATE")  # nobody else can write
+            other.execute("BEGIN IMMEDIATE")  # no other process can write
             assert api.post("/pause").status_code == 503
             assert admin.send("POST", f"{api.root}/pause").status_code == 503
             assert api.submit(id="b")["existed"] is False  # the data path needs no entry
@@ -248,7 +248,7 @@ class TestReading:
 
 
 @pytest.mark.slow
-def test_ten_thousand_refusals_push_out_no_change(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_ten_thousand_refusals_displace_no_change(tmp_path_factory: pytest.TempPathFactory) -> None:
     with up(tmp_path_factory.mktemp("audit")) as running:
         admin = log_in(running, running.key)
         api = running.api("kept")

@@ -1,4 +1,4 @@
-"""The dashboard as people use it: in Debian's Chromium, with axe-core as the judge."""
+"""The dashboard as people use it: in Debian's Chromium, checked by axe-core."""
 
 import asyncio
 import re
@@ -44,7 +44,9 @@ def filled(api: Api) -> Api:
 def made_key(
     running: RunningServer, *scopes: str, queues: tuple[str, ...] = ("*",)
 ) -> tuple[str, str]:
-    """The id and the secret of a new key, made over HTTP: Playwright has a loop in this thread."""
+    """The id and the secret of a new key, made over HTTP, because Playwright has a loop in this
+    thread.
+    """
     wanted = {"name": "test", "scopes": scopes, "queues": queues}
     answer = running.client().post("/api/v1/keys", json=wanted)
     return answer.json()["id"], answer.json()["secret"]
@@ -87,8 +89,8 @@ class TestLoggingIn:
 
 
 class TestEveryPage:
-    def test_is_clean_fits_a_phone_and_has_no_serious_fault(self, tab: Tab, filled: Api) -> None:
-        """In both colours; no complaint of the browser either: the policy holds."""
+    def test_has_no_serious_fault_and_fits_a_phone(self, tab: Tab, filled: Api) -> None:
+        """In both colour themes; and the browser reports no violation of the policy."""
         assert AXE.exists(), "npm could not bring axe-core"
         for place, path in enumerate(PAGES):
             page = tab.go(path.format(queue=filled.queue))
@@ -104,21 +106,19 @@ class TestEveryPage:
             assert faults == [], path
         assert [complaint for complaint in tab.complaints if "404" not in complaint] == []
 
-    def test_the_description_of_the_api_works_with_the_session(self, tab: Tab) -> None:
+    def test_can_call_the_described_api_with_the_login_session(self, tab: Tab) -> None:
         page = tab.go("/docs")
         expect(page.locator("#api .opblock-tag").first).to_be_visible()
         tab.picture("docs")
         assert tab.complaints == []
 
-    def test_workers_say_what_they_serve(self, tab: Tab) -> None:
-        """The server's own worker, which stores what was uploaded."""
+    def test_lists_what_workers_serve(self, tab: Tab) -> None:
+        """The server's own worker, which stores uploads."""
         page = tab.go("/ui/workers")
         expect(page.locator("tbody tr")).not_to_have_count(0)
         expect(page.locator("tbody")).to_contain_text("uploads")
 
-    def test_a_worker_whose_loop_is_blocked_is_marked(
-        self, tab: Tab, running: RunningServer
-    ) -> None:
+    def test_marks_a_worker_whose_loop_is_blocked(self, tab: Tab, running: RunningServer) -> None:
         job = job_ref("mails", "m-7")
         report = WorkerReport(
             host="build-3", pid=7, queues=["mails"], serving=1, slots=4, running=0, jobs=[],
@@ -139,11 +139,11 @@ class TestEveryPage:
         expect(row.locator(".blocked a")).to_have_attribute("href", "/ui/queues/mails/jobs/m-7")
         assert tab.faults() == []
 
-    def test_the_theme_follows_the_system_until_it_is_switched(self, tab: Tab) -> None:
+    def test_follows_the_theme_of_the_system_until_it_is_switched(self, tab: Tab) -> None:
         def ground() -> str:
             return tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
 
-        # Without its style sheet the page has no ground yet.
+        # Without its style sheet the page has no background yet.
         eventually(lambda: ground() != "rgba(0, 0, 0, 0)")
         tab.page.emulate_media(color_scheme="light")
         light = ground()
@@ -372,7 +372,7 @@ class TestByKeyboardAlone:
 
 
 def submit_large(running: RunningServer, queue: str, id: str, payload: bytes) -> None:
-    """Submit what is too large for a body over HTTP."""
+    """Submits a payload that is too large for a body over HTTP."""
 
     async def submit() -> None:
         async with Engine(running.said["store"]) as engine:

@@ -121,7 +121,7 @@ class TestTheTimeLineOfSchedules:
         assert (len(found.rows), found.undrawn, found.later) == (ROWS_MOST, 15, 3)
         assert found.rows[0].name == "s000"
 
-    def test_leaves_out_what_is_paused_or_never_runs_and_keeps_what_is_overdue(self) -> None:
+    def test_leaves_out_paused_and_ended_schedules_and_keeps_overdue_ones(self) -> None:
         found = coming(
             [
                 scheduled("paused", Every(minutes(1)), paused=True),

@@ -1,4 +1,4 @@
-"""Requests of a login count for its key: also those for the pages that everybody may open."""
+"""Requests of a login session count for its key, even those for pages that everybody may open."""
 
 from collections.abc import Callable, Iterator
 
@@ -27,7 +27,7 @@ def refused(ask: Callable[[], httpx.Response]) -> httpx.Response:
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/ui/dead", "/ui/static/towpath.css"])
-def test_a_page_counts_for_the_key_of_the_login(served: RunningServer, path: str) -> None:
+def test_a_page_counts_for_the_key_of_the_login_session(served: RunningServer, path: str) -> None:
     _, secret = served.make_key("read")
     login = log_in(served, secret)
     assert code(refused(lambda: login.get(path)), 429) == "rate-limited"

@@ -1,5 +1,5 @@
-"""What strangers write, in a real browser: every field that a page shows has markup in it, and all
-of it is shown as text. A browser that took any of it for markup would have an element more.
+"""Text of strangers in a real browser: every field that a page shows has markup in it, and all of
+it is shown as text. A browser that took any of it for markup would have an additional element.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ SEEN = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server of its own, with a reviewer who says what strangers like to hear."""
+    """A server of its own, with a reviewer that returns hostile text."""
     said = [planted(field) for field in ("said", "last-error", "comment", "path")]
     words = [sys.executable, "-c", REVIEWER, *said]
     env = {"TOWPATH_REVIEWS__REVIEWER_COMMAND": json.dumps(words)}
@@ -70,7 +70,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def visitor(place: RunningServer, browser: Browser) -> Iterator[Tab]:
-    """Somebody whose key has such a name, too."""
+    """A client whose key has such a name, too."""
     body = {"name": planted("key"), "scopes": ["admin"]}
     secret = posted(place.client(), "/api/v1/keys", **body)["secret"]
     context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
@@ -86,11 +86,11 @@ def posted(client: httpx.Client, path: str, **body: object) -> Any:
     return answer.json()
 
 
-# ── who writes where; each says which pages show it ──────────────────────────────────────
+# ── places for text of strangers, each with the pages that show it ───────────────────────
 
 
 def jobs(api: Api) -> list[str]:
-    """A job at work, one behind it, one that is done and one that is dead."""
+    """A running job, a job behind it, a done and a dead one."""
     headers = {"handler": planted("handler"), "x-note": planted("header")}
     payload = {"text": planted("payload"), planted("payload-name"): 1}
     api.submit(payload, id=planted("job-id"), lane=planted("lane"), headers=headers)
@@ -113,7 +113,7 @@ def jobs(api: Api) -> list[str]:
 
 
 def addresses(api: Api) -> list[str]:
-    """What comes with an address: filters, pages to go on from, searches, names of nothing."""
+    """Text in addresses: filters, cursors, searches, names of missing objects."""
     root, text = f"/ui/queues/{api.queue}", quoted("text-of-search")
     searches = [f"/ui/search?q={text}", f"/ui/search?q={text}&by=id"]
     searches += [f"/ui/search?q={quoted(by)}&by={by}" for by in ("lane", "handler")]
@@ -163,7 +163,7 @@ def messages(client: httpx.Client) -> list[str]:
 
 
 def reviews(client: httpx.Client) -> list[str]:
-    """One that its reviewer completes, and one that he fails at."""
+    """A review that is completed, and one that fails."""
     about = {
         "repository": "octo/repo", "head": HEAD, "ref": planted("branch").replace(" ", "/"),
         "title": planted("subject"), "author": planted("author"),
@@ -196,7 +196,7 @@ def uploads(client: httpx.Client) -> list[str]:
 
 
 def issues(client: httpx.Client) -> list[str]:
-    """One that an agent has completed, and one that is held."""
+    """An issue that an agent has completed, and one that is held."""
     about = {"title": planted("title"), "body": planted("body"), "labels": [planted("label")]}
     for number in (1, 2):
         posted(client, "/api/v1/issues", repository="octo/strange", number=number, **about)
@@ -208,11 +208,11 @@ def issues(client: httpx.Client) -> list[str]:
     return ["/ui/issues", f"{root}/1", f"{root}/2"]
 
 
-# ── what the browser makes of it ─────────────────────────────────────────────────────────
+# ── what the browser shows ───────────────────────────────────────────────────────────────
 
 
 def ask_everything(page: Page) -> None:
-    """Open the question of each button, and answer no."""
+    """Opens the confirmation of each button, and declines."""
     for button in page.locator("button[data-method]").all()[:8]:
         if button.get_attribute("data-picked") is None:
             button.click()
@@ -240,8 +240,8 @@ def test_every_field_that_a_stranger_fills_in_is_shown_as_text(
     assert [complaint for complaint in visitor.complaints if "status of 4" not in complaint] == []
 
 
-def test_what_a_refusal_quotes_is_shown_as_text(visitor: Tab, place: RunningServer) -> None:
-    """The API names the job that is not there any more."""
+def test_text_that_an_error_quotes_is_shown_as_text(visitor: Tab, place: RunningServer) -> None:
+    """The API names the job that no longer exists."""
     api = place.api("strangers-gone")
     api.bury(planted("gone"))
     page = visitor.go(f"/ui/queues/{api.queue}/jobs/{quoted('gone')}")
@@ -305,7 +305,7 @@ def test_names_with_a_restricted_alphabet_accept_no_markup(
 @pytest.mark.parametrize(
     "when", [{"cron": planted("x")}, {"cron": "0 3 * * *", "tz": planted("x")}]
 )
-def test_a_schedule_whose_time_is_markup_is_refused(
+def test_a_schedule_with_markup_as_its_time_is_refused(
     place: RunningServer, when: dict[str, object]
 ) -> None:
     answer = place.client().put(f"/api/v1/schedules/{QUEUE}/x", json={"payload": 1, **when})

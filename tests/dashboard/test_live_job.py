@@ -1,6 +1,6 @@
-"""The page of a job while it runs: what it shows moves, and a cancel is shown as what it is.
+"""The page of a running job: it follows the job, and shows a cancel as what it is.
 
-The page's clock stands still unless a test moves it, so that no refresh but the tested one happens.
+The page's clock stands still unless a test advances it, so only the tested refreshes happen.
 """
 
 import re
@@ -18,7 +18,7 @@ Go = Callable[[str], Page]
 
 @pytest.fixture
 def go(tab: Tab) -> Go:
-    """Opens a page whose clock stands still once it is there."""
+    """Opens a page whose clock stands still once it is loaded."""
 
     def open_page(path: str) -> Page:
         tab.page.clock.install()
@@ -89,8 +89,8 @@ class TestKeptJobs:
         expect(page.locator(".figures .done b")).to_have_text("3")
         assert self.kept(page, "cancelled") == "0"
 
-    def test_are_counted_also_where_some_are_not_kept(self, tab: Tab, api: Api) -> None:
-        """A job that was cancelled and is not kept counts nowhere."""
+    def test_are_counted_even_if_some_are_not_kept(self, tab: Tab, api: Api) -> None:
+        """A cancelled job that is not kept counts nowhere."""
         api.submit(id="unkept", keep=0)
         api.post("/jobs/unkept/cancel")
         for n in range(2):

@@ -1,4 +1,4 @@
-"""The dashboard where something unusual happens: what is shown goes away, or is far too large."""
+"""The dashboard in unusual situations: the object of a page is deleted, or is far too large."""
 
 import asyncio
 import http.client
@@ -27,7 +27,7 @@ DROPPED = """([name, text]) => {
 
 
 def remove(running: RunningServer, queue: str) -> bool:
-    """Remove a queue; apart, because Playwright has a loop in this thread."""
+    """Removes a queue; in a function, because Playwright has a loop in this thread."""
 
     async def removed() -> bool:
         async with Engine(running.said["store"]) as engine:
@@ -38,7 +38,7 @@ def remove(running: RunningServer, queue: str) -> bool:
 
 
 def park(running: RunningServer, queue: str) -> None:
-    """Let the lanes of a queue wait behind a dead job."""
+    """Parks the lanes of a queue behind a dead job."""
 
     async def configured() -> None:
         async with Engine(running.said["store"]) as engine:
@@ -64,7 +64,7 @@ def test_a_queue_that_is_removed_while_its_page_is_open_is_shown_as_gone(
 
 
 def expire_sessions(running: RunningServer) -> None:
-    """Let twelve hours pass for everybody who has logged in."""
+    """Lets twelve hours pass for every login session."""
 
     async def expired() -> None:
         async with Ledger(running.database) as ledger:
@@ -78,7 +78,7 @@ def expire_sessions(running: RunningServer) -> None:
         apart.submit(asyncio.run, expired()).result()
 
 
-def test_a_session_that_expires_under_an_open_page_changes_nothing_and_asks_for_the_key(
+def test_a_login_session_that_expires_under_an_open_page_changes_nothing_and_asks_for_the_key(
     tab: Tab, running: RunningServer, api: Api
 ) -> None:
     api.submit()
@@ -96,8 +96,8 @@ def test_a_session_that_expires_under_an_open_page_changes_nothing_and_asks_for_
     expect(page.locator("h1")).to_have_text(api.queue)
 
 
-def test_a_name_from_right_to_left_leaves_what_is_beside_it_alone(tab: Tab, api: Api) -> None:
-    """An override without an end turns around all that follows, unless it is kept apart."""
+def test_a_name_from_right_to_left_does_not_affect_its_neighbours(tab: Tab, api: Api) -> None:
+    """An override without an end affects all that follows, unless it is isolated."""
     api.submit(id="\u202eabc", headers={"handler": "\u202exyz"})
     page = tab.go(f"/ui/queues/{api.queue}/jobs/%E2%80%AEabc")
     beside = page.locator("h1 + .state").evaluate("it => getComputedStyle(it).direction")
@@ -115,7 +115,7 @@ def test_a_name_from_right_to_left_leaves_what_is_beside_it_alone(tab: Tab, api:
     "path", ["/ui/queues/x/jobs/{}", "/ui/queues/{}", "/ui/search?q={}", "/ui/dead?queue=x&text={}"]
 )
 def test_a_name_of_100_000_characters_is_refused(admin: SessionClient, path: str) -> None:
-    """Past httpx, which sends no such address."""
+    """Sent without httpx, which refuses such an address."""
     url = admin.client.base_url
     cookie = f"{COOKIE}={admin.client.cookies[COOKIE]}"
     connection = http.client.HTTPConnection(url.host, url.port, timeout=HANGS)

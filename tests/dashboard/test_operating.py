@@ -51,7 +51,7 @@ class TestTheChecks:
     def test_are_those_of_doctor(self, running: RunningServer) -> None:
         client, answers = running.client(), list[httpx.Response]()
 
-        def answered() -> bool:  # a store that a busy machine kept from answering is 503
+        def answered() -> bool:  # a Redis that a busy machine kept from answering is 503
             answers.append(client.get("/api/v1/doctor"))
             return answers[-1].is_success
 
@@ -80,12 +80,12 @@ class TestTheChecks:
 
 
 def jobs(count: int) -> list[NewJob]:
-    """Half of them in lanes, a lane each."""
+    """Half of the jobs are in lanes, each in one of its own."""
     return [new_job(b"", lane=f"lane-{n}" if n % 2 else None) for n in range(count)]
 
 
 def commands(server: EmbeddedServer) -> int:
-    """What the store was asked so far, but for this."""
+    """The commands of Redis so far, except this one."""
     stats = ask_fields(server.address, "INFO", "commandstats")
     calls = {
         name: int(str(numbers).partition("calls=")[2].split(",")[0])
@@ -162,7 +162,7 @@ class TestTheSnapshotCache:
             return commands(server) - before
 
         async with Ledger(prepared_file_url) as ledger:
-            app = app_on(server.url, ledger)  # it is not started: nothing else asks the store
+            app = app_on(server.url, ledger)  # it is not started: nothing else calls Redis
             app.state.engine = engine
             async with client_of(app, await key_of(app, "read")) as client:
                 await cost(1)  # the scripts are loaded

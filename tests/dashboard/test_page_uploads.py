@@ -145,7 +145,7 @@ class Site:
 
     @contextmanager
     def using(self, address: str, key: str) -> Generator[None]:
-        """Run the backend of the how-to with a key for the server at *address*."""
+        """Runs the backend of the how-to with a key for the server at *address*."""
         self.towpath = address
         [code] = howto("py")
         code = code.replace("https://files.example", address)
@@ -212,7 +212,7 @@ def backend(site: Site, files: RunningServer) -> Iterator[httpx.Client]:
 
 
 class Visit:
-    """Somebody who opened the page and chose a file."""
+    """A user who opened the page and chose a file."""
 
     def __init__(self, page: Page, site: Site, name: str) -> None:
         self._page, self._site, self._name = page, site, name

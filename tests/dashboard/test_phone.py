@@ -1,4 +1,4 @@
-"""The dashboard in a hand: at the width of a phone, whatever can be pushed is in sight."""
+"""The dashboard on a phone: at its width, every button is in sight."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +31,7 @@ def phone(running: RunningServer, browser: Browser) -> Iterator[Tab]:
 
 
 def beyond(page: Page) -> list[str]:
-    """What can be pushed, but lies beyond the edge of the screen."""
+    """Buttons that lie beyond the edge of the screen."""
     found: list[str] = []
     for button in page.locator(PUSHED).all():
         box = button.bounding_box()
@@ -129,5 +129,5 @@ def test_every_row_with_buttons_fits_a_phone(phone: Tab, running: RunningServer,
         phone.picture("phone-" + path.split("?")[0].rpartition("/")[2])
     assert phone.complaints == []
     client.delete(schedule).raise_for_status()
-    for id in sent:  # nobody else's claim gets them
+    for id in sent:  # no other claim gets them
         posted(client, f"/api/v1/message/{id}/cancel")

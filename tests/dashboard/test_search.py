@@ -19,12 +19,12 @@ _numbers = count(1)
 
 @pytest.fixture
 def word() -> str:
-    """What nobody has searched for."""
+    """A word that no other test has searched for."""
     return f"sought{next(_numbers)}"
 
 
 def found(visitor: SessionClient, wanted: str, text: str, **params: Any) -> str:
-    """The page, as soon as it has *wanted*: what is shared may be a second old."""
+    """The page, as soon as it has *wanted*: a shared result may be a second old."""
     page = ""
 
     def has() -> bool:
@@ -95,7 +95,7 @@ class TestASearchByHandler:
             assert f"{word}-later" in page
             assert f"{word}-none" not in page
 
-    def test_shows_how_many_jobs_were_looked_at(
+    def test_shows_how_many_jobs_were_searched(
         self, admin: SessionClient, api: Api, word: str
     ) -> None:
         api.submit()
@@ -104,7 +104,7 @@ class TestASearchByHandler:
 
 
 class TestASearchByError:
-    def test_finds_dead_jobs_by_a_part_of_it(
+    def test_finds_dead_jobs_by_a_part_of_the_error(
         self, admin: SessionClient, api: Api, word: str
     ) -> None:
         api.bury(f"{word}-1", reason=f"ConnectionError: {word}.example is away")
@@ -153,7 +153,7 @@ class TestTheLimitsOfASearch:
     async def test_no_more_than_10_000_jobs_are_looked_through(
         self, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The figures are made small, and what is found is found among those."""
+        """The limits are made small, and matches are found within them."""
         monkeypatch.setattr(searching, "LOOKED_AT_MOST", 40)
         monkeypatch.setattr(searching, "_FEWEST", 10)
         for queue in ("a", "b", "c"):

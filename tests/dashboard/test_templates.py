@@ -1,4 +1,4 @@
-"""How templates and scripts are written, so that no text becomes markup: also in fields to come."""
+"""Rules for templates and scripts, so that no text becomes markup, even in later fields."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ UNSAFE_SCRIPT = re.compile(
 
 
 def wrong(name: str, text: str) -> list[str]:
-    """What could let a text become markup."""
+    """Code that could let a text become markup."""
     text = text.replace(TRUSTED.get(name, "\0"), "")
     found = [rule for rule, pattern in RULES.items() if re.search(pattern, text)]
     found += [f"is not isolated: {field}" for field in unisolated(text)]
@@ -50,8 +50,8 @@ def wrong(name: str, text: str) -> list[str]:
 
 
 def unisolated(text: str) -> list[str]:
-    """Texts of others outside of `<bdi>`: one that runs from right to left would turn what is next
-    to it around. Titles, attributes and what buttons ask hold nothing else.
+    """Texts of others outside of `<bdi>`: a text from right to left would turn its neighbours
+    around. Titles, attributes and confirmations of buttons have only that text.
     """
     for pattern in ISOLATED:
         text = re.sub(pattern, "", text, flags=re.DOTALL)
@@ -77,7 +77,7 @@ def test_a_template_leaves_no_text_unescaped(path: Path) -> None:
         ("<p>{{ job.id|short(9) }}</p>", "is not isolated: {{ job.id|short(9) }}"),
     ],
 )
-def test_a_template_with_unescaped_text_is_noticed(planted: str, rule: str) -> None:
+def test_a_template_with_unescaped_text_is_found(planted: str, rule: str) -> None:
     assert rule in wrong("planted.html", planted)
 
 

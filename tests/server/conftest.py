@@ -1,4 +1,4 @@
-"""A server on an empty store, with a ledger of its own; and one that runs as a process."""
+"""A server on an empty Redis, with a ledger of its own; and one that runs as a process."""
 
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
@@ -18,7 +18,7 @@ from towpath.ledger.ledger import Ledger
 
 @pytest.fixture
 async def ledger(prepared_file_url: str) -> Ledger:
-    """One that the server opens."""
+    """A ledger that the server opens."""
     return Ledger(prepared_file_url)
 
 
@@ -49,9 +49,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
 
 @pytest.fixture(scope="session")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """`towpath serve` with little patience: heads and bodies within 1 s, 5 requests a second.
-
-    With a Valkey of its own: it writes to it by itself, and outlives the test that asked for it.
+    """`towpath serve` with short limits: heads and bodies within 1 s, 5 requests a second. It has a
+    Valkey of its own, because it writes in the background and outlives the test that asked for it.
     """
     limits = {
         "TOWPATH_HTTP__BODY_WITHIN": "1s",
@@ -72,14 +71,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def store(home: Path) -> Iterator[EmbeddedServer]:
-    """A Valkey of the module's own, that may be frozen and killed."""
+    """A Valkey of the module's own, which tests may freeze and kill."""
     with EmbeddedServer(data=home / "valkey") as server:
         yield server
 
 
 @pytest.fixture
 def queue() -> str:
-    """The name of a queue that nobody has used."""
+    """The name of an unused queue."""
     return f"queue-{next(_numbers)}"
 
 

@@ -1,4 +1,4 @@
-"""What the server says about itself, held against what it answers."""
+"""The server's own description, compared with its answers."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ import httpx
 
 
 class Description:
-    """An OpenAPI description that can be asked about answers."""
+    """An OpenAPI description that checks answers."""
 
     def __init__(self, openapi: dict[str, Any]) -> None:
         self._paths = [
@@ -15,7 +15,7 @@ class Description:
         ]
 
     def check(self, answer: httpx.Response) -> None:
-        """Fails for a status or a type of content that is not described. Unknown paths pass."""
+        """Fails for a status or a content type that is not described. Unknown paths pass."""
         path = answer.request.url.raw_path.decode().partition("?")[0]
         for pattern, methods in self._paths:
             operation = methods.get(answer.request.method.lower())

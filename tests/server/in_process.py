@@ -32,8 +32,8 @@ def build_server(
 ) -> FastAPI:
     """A server that was not started yet. *options* are those of its applications.
 
-    With *patience* it waits longer for Redis; by itself it answers 503 after 1.5 s. With workers it
-    runs the handlers of its applications.
+    With *patience* it waits longer for Redis; by default it answers 503 after 1.5 s. With workers
+    it runs the handlers of its applications.
     """
     metrics = Metrics()
     app = None
@@ -62,7 +62,7 @@ async def started(app: FastAPI) -> AsyncGenerator[FastAPI]:
 
 @asynccontextmanager
 async def listening(app: FastAPI) -> AsyncGenerator[str]:
-    """*app*, which was started, on a port of this machine."""
+    """Lets *app*, which was started, listen on a port of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None)
         server = uvicorn.Server(config)

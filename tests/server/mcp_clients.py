@@ -1,4 +1,4 @@
-"""The official MCP client, over both transports and both ways to begin."""
+"""The official MCP client, over both transports and with both ways to start a session."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def call(client: Client, tool: str, **arguments: Any) -> CallToolResult:
 
 
 async def refused(client: Client, tool: str, **arguments: Any) -> str:
-    """Why the tool did not work, as the model is told."""
+    """Why the tool failed, as the model is told."""
     result = await call(client, tool, **arguments)
     assert result.is_error, result
     return text_of(result)

@@ -39,7 +39,7 @@ async def main(told: dict[str, Any]) -> None:
                 say({"answer": (await asking).structured_content})
             except MCPError as error:
                 say({"ended": error.code})
-        await client.list_tools()  # it is sent after what ended the call
+        await client.list_tools()  # it is sent after the message that ended the call
         say({"over": True})
         await asyncio.to_thread(sys.stdin.read)
 

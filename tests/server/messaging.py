@@ -1,4 +1,4 @@
-"""A server with messages, and those who talk to it."""
+"""A server with messages, and its clients."""
 
 from typing import Any
 

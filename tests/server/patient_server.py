@@ -1,7 +1,7 @@
-"""The `towpath` command with a server that is patient with Redis.
+"""The `towpath` command with a server that waits longer for Redis.
 
-A server answers 503 if Redis is silent for 1.5 s, and on a busy machine Redis sometimes is. A test
-that is not about Redis being away must not see that.
+A server answers 503 if Redis is silent for 1.5 s, which happens on a busy machine. Tests that are
+not about an absent Redis must not see that.
 """
 
 from towpath.cli.main import main

@@ -1,4 +1,4 @@
-"""The server as a process: started from the command line, spoken to over real sockets."""
+"""The server as a process: started from the command line, called over real sockets."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ class RunningServer:
         return url.host, url.port
 
     def client(self, key: str | None = None) -> httpx.Client:
-        """Somebody with *key*; the first key without it, none for an empty one."""
+        """A client with *key*; the first key by default, none for an empty one."""
         secret = self.key if key is None else key
         headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         client = httpx.Client(
@@ -113,7 +113,7 @@ class RunningServer:
         return Path(self.said["store"].removeprefix("unix://"))
 
     def asked_for(self, queue: str, selector: str = "") -> bool:
-        """Whether a worker has asked for jobs of *queue*, or of one selector there."""
+        """Whether a worker has claimed from *queue*, or with one selector there."""
         keys = keys_of(QueueName(queue))
         if selector:
             return ask(self.store, "ZSCORE", keys.asked, selector) is not None
@@ -124,12 +124,12 @@ class RunningServer:
         self.process.wait(HANGS)
 
     def stop(self) -> int:
-        """SIGTERM, and its exit code."""
+        """Sends SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(HANGS)
 
     def end(self) -> None:
-        """Leave nothing behind, whatever happened."""
+        """Leaves nothing behind, whatever happened."""
         for client in self.clients:
             client.close()
         assert self.process.stdout is not None
@@ -179,7 +179,7 @@ class Api:
         return answer.json()["jobs"] if answer.status_code == 200 else []
 
     def say(self, verb: str, job: Any, **more: Any) -> httpx.Response:
-        """Renew, complete, fail or release *job* with its token."""
+        """Renews, completes, fails or releases *job* with its token."""
         path = f"/jobs/{quote(job['id'], safe='')}/{verb}"
         return self.post(path, {"token": job["token"], **more})
 
@@ -195,7 +195,7 @@ class Api:
 
 
 def problem(answer: httpx.Response, status: int) -> Any:
-    """The refusal that *answer* is; its type's last part is the code."""
+    """The problem in a refusal; the last part of its type is the code."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     told = answer.json()
@@ -225,7 +225,7 @@ def begin(
     port: int = 0,
     command: Sequence[str] = (str(COMMAND),),
 ) -> Program[str]:
-    """A server that was told to start; nobody has waited for it."""
+    """Starts a server without waiting for it."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TOWPATH_", "REDIS_"))}
     with log.open("a") as lines:
         return Program(
@@ -240,7 +240,7 @@ def begin(
 
 
 def first_line(process: Program[str], log: Path) -> dict[str, Any]:
-    """What it says once it serves."""
+    """The first output of a server that serves."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as waiting:
         waiting.register(process.stdout, selectors.EVENT_READ)
@@ -270,7 +270,9 @@ def serving(
 
 @contextmanager
 def up(home: Path, **env: str) -> Generator[RunningServer]:
-    """`towpath up` with its data in *home*. Nobody takes its Redis away, so it waits for it."""
+    """`towpath up` with its data in *home*. Its Redis is never stopped by the test, so it waits
+    long for it.
+    """
     data = home / "data"
     database = f"sqlite:///{data}/towpath.db"
     words = ("up", "--data", str(data))
@@ -282,7 +284,7 @@ def up(home: Path, **env: str) -> Generator[RunningServer]:
 def serve(
     home: Path, url: str, *, command: Sequence[str] = (str(COMMAND),), **env: str
 ) -> Generator[RunningServer]:
-    """`towpath serve` on the store at *url*, with a database in *home*."""
+    """`towpath serve` on the Redis at *url*, with a database in *home*."""
     database = f"sqlite:///{home}/ledger.db"
     words = ("serve", "--url", url, "--database", database)
     log = home / "log"
@@ -324,7 +326,7 @@ def stream_events(lines: Iterator[str]) -> Iterator[StreamEvent]:
 
 
 class RawConnection:
-    """A connection that sends what it likes."""
+    """A connection that sends any bytes."""
 
     def __init__(self, served: RunningServer) -> None:
         self._socket = socket.create_connection(served.host_and_port, timeout=HANGS)
@@ -368,7 +370,7 @@ class RawConnection:
         return found
 
     def until(self, mark: bytes) -> None:
-        """Read up to *mark*."""
+        """Reads up to *mark*."""
         read = b""
         while mark not in read:
             part = self._socket.recv(2**16)
@@ -376,7 +378,7 @@ class RawConnection:
             read = read[-100:] + part
 
     def closed(self) -> bool:
-        """Whether the other side ends the connection; waits for it."""
+        """Waits for the other side to close the connection; returns whether it did."""
         try:
             return self._socket.recv(1) == b""
         except ConnectionResetError:
@@ -384,19 +386,19 @@ class RawConnection:
 
 
 def memory(served: RunningServer) -> int:
-    """Bytes that the server's process holds."""
+    """Bytes of memory of the server's process."""
     text = Path(f"/proc/{served.process.pid}/status").read_text()
     [line] = [line for line in text.splitlines() if line.startswith("VmRSS")]
     return int(line.split()[1]) * 1024
 
 
 def processor_time(served: RunningServer) -> float:
-    """Seconds that the server's process has computed: whatever else the machine does."""
+    """CPU seconds of the server's process, which other programs do not affect."""
     fields = Path(f"/proc/{served.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """In a thread: the tests of a browser have an event loop that runs."""
+    """Runs it in a thread: tests with a browser have a running event loop."""
     with ThreadPoolExecutor(1) as beside:
         return beside.submit(asyncio.run, work).result()

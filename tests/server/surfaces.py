@@ -1,4 +1,4 @@
-"""The four surfaces of a job, each with the same questions and changes."""
+"""The four surfaces of a job, each with the same reads and changes."""
 
 import html
 import json
@@ -27,7 +27,7 @@ TIMES = ("due_at", "next_try_at")
 
 
 class Surface(Protocol):
-    """One way to look at the jobs of one queue, and to change them."""
+    """One way to read the jobs of one queue, and to change them."""
 
     def read(self, id: str) -> Facts:
         """The facts that the surface shows: all, or those that it has room for."""
@@ -44,7 +44,9 @@ class Surface(Protocol):
         ...
 
     def change(self, verb: str, id: str) -> str:
-        """Cancel, move by an hour, retry or delete; the new state, or the code of the refusal."""
+        """Cancels, moves by an hour, retries or deletes; returns the new state, or the code of the
+        refusal.
+        """
         ...
 
 
@@ -170,7 +172,7 @@ class OnTheDashboard:
         return self._session.look(f"/ui/queues/{self._queue}/jobs/{id}")
 
     def read(self, id: str) -> Facts:
-        """What the page has room for."""
+        """The facts that the page has room for."""
         page = self._page(id)
         attempts, most = _detail(page, "Attempts").split(" of ")
         facts: Facts = {
@@ -188,7 +190,7 @@ class OnTheDashboard:
         return facts
 
     def explain(self, id: str) -> str:
-        raise NotImplementedError  # the page has a sentence, not the word
+        raise NotImplementedError  # the page has a sentence instead of the word
 
     def traceback(self, id: str) -> str:
         shown = re.findall(r'aria-label="Traceback"><bdi>(.*?)</bdi>', self._page(id), re.DOTALL)
@@ -199,7 +201,7 @@ class OnTheDashboard:
         return set(re.findall(rf'href="/ui/queues/{self._queue}/jobs/([^"/]+)"', page))
 
     def change(self, verb: str, id: str) -> str:
-        """Press the button. A button that is not there says what the API would."""
+        """Presses the button. Without a button, returns what the API answers."""
         found = re.search(
             r'data-method="(\w+)" data-path="([^"]+)"[^>]*>' + verb.capitalize(), self._page(id)
         )

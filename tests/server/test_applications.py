@@ -1,4 +1,4 @@
-"""An application of somebody else's is mounted by the setting alone; a bad one is refused."""
+"""An application of another project is mounted by a setting alone; an invalid one is refused."""
 
 import json
 from collections.abc import Iterator

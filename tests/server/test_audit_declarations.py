@@ -1,4 +1,4 @@
-"""What the routes declare for the audit log fits what they take and answer."""
+"""What the routes declare for the audit log agrees with their bodies and answers."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What runs beside the requests is started again if it ends by itself, and `/readyz` names it."""
+"""A background task that ends by itself is restarted, and `/readyz` names it meanwhile."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from towpath.worker.worker import Worker
 
 
 class PlantedFailure:
-    """A method that fails as nobody expects, as long as it is planted."""
+    """Makes a method fail with an unexpected error while it is planted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None:
         right, self.failing = getattr(owner, method), False
@@ -51,7 +51,7 @@ async def told(client: httpx.AsyncClient) -> dict[str, Any]:
 
 
 def all_of_it(server: EmbeddedServer, ledger: Ledger) -> FastAPI:
-    """A server with all that one has in the background."""
+    """A server with every background task."""
     return build(
         ServerSetup(
             engine=Engine(server.url, limits=LIMITS),
@@ -78,7 +78,7 @@ def all_of_it(server: EmbeddedServer, ledger: Ledger) -> FastAPI:
     ],
     ids=lambda part: part if isinstance(part, str) else part.__name__,
 )
-async def test_a_task_that_ends_by_itself_is_named_and_started_again(  # noqa: PLR0917 -- one table
+async def test_a_task_that_ends_by_itself_is_named_and_restarted(  # noqa: PLR0917 -- one table
     owner: type,
     method: str,
     name: str,
@@ -116,7 +116,7 @@ async def test_a_task_that_ends_by_itself_is_named_and_started_again(  # noqa: P
 async def test_a_review_that_was_accepted_meanwhile_is_queued(
     server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The relay that ended was all that would have brought it."""
+    """Only the relay that ended would have enqueued it."""
     plant = PlantedFailure(monkeypatch, Relay, "_turn")
     enqueue = PlantedFailure(monkeypatch, Relay, "enqueue")
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")

@@ -1,4 +1,4 @@
-"""Jobs over HTTP that wait: moved to another time, and set."""
+"""Open jobs over HTTP: moved to another time, and set."""
 
 from typing import Any
 

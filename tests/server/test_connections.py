@@ -59,7 +59,7 @@ def open_ones(lines: list[socket.socket]) -> int:
 
     def is_open(line: socket.socket) -> bool:
         try:
-            while line.recv(2**16):  # what it was answered
+            while line.recv(2**16):  # it was answered
                 pass
         except BlockingIOError:
             return True
@@ -125,7 +125,7 @@ def test_health_checks_and_admins_have_reserved_connections(served: RunningServe
         assert served.client().get("/api/v1/keys").status_code == 200
         refused = served.client(reader).get("/api/v1/queues")
         assert code(refused, 503) == "too-many-connections"
-        refused = served.client().get("/api/v1/queues/mails/events")  # it would hold the reserve
+        refused = served.client().get("/api/v1/queues/mails/events")  # it would use the reserve
         assert code(refused, 503) == "too-many-connections"
     eventually(lambda: served.client(reader).get("/api/v1/queues").status_code == 200)
 
@@ -179,13 +179,13 @@ def waiting_claim(served: RunningServer, key: str) -> RawConnection:
     return line
 
 
-def test_a_server_never_ran_out_of_descriptors(served: RunningServer) -> None:
-    """The last test of this file: after all of the above."""
+def test_the_server_never_ran_out_of_descriptors(served: RunningServer) -> None:
+    """The last test of this file, after all of the above."""
     assert not [line for line in served.events() if line["event"] == "http.defect"]
     assert "Too many open files" not in served.log.read_text()
 
 
-# ── the count of connections by itself ───────────────────────────────────────────────────
+# ── the limits of connections, without a server ──────────────────────────────────────────
 
 
 class Line:

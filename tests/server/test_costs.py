@@ -174,7 +174,7 @@ async def test_large_pages_are_measured_and_counted_for_their_key(app: FastAPI) 
     assert rates.take(Account("another")) == 0
 
 
-# ── what is made once ────────────────────────────────────────────────────────────────────
+# ── results that are computed once ───────────────────────────────────────────────────────
 
 
 async def test_simultaneous_readiness_requests_share_one_check(
@@ -208,10 +208,10 @@ def test_the_api_description_is_not_sent_again_to_a_client_that_has_it(
     assert code(running.client(key="").get("/openapi.json"), 401) == "unauthorized"
 
 
-# ── guesses ──────────────────────────────────────────────────────────────────────────────
+# ── wrong keys ───────────────────────────────────────────────────────────────────────────
 
 
-def test_guesses_are_counted_by_address() -> None:
+def test_wrong_keys_are_counted_by_address() -> None:
     guesses = Guesses(1)
     for _ in range(10):
         guesses.take("a")

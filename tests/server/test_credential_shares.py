@@ -1,5 +1,5 @@
-"""One upload credential has a small share of its key's limits: whoever uses it up, in a web page or
-elsewhere, keeps out neither the key that issued it nor the holders of other credentials.
+"""One upload credential has a small share of its key's limits: using it up excludes neither the key
+that issued it nor the holders of other credentials.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @dataclass
 class Visitor:
-    """Somebody with a credential for one upload."""
+    """A client with a credential for one upload."""
 
     served: RunningServer
     upload: dict[str, Any]
@@ -63,7 +63,7 @@ class Visitor:
         return follow(self.served, self.id, self.token)
 
     def begin_chunk(self, number: int) -> RawConnection:
-        """A request whose body never ends."""
+        """Sends a request whose body never ends."""
         line = RawConnection(self.served)
         line.send(
             f"PUT {ROOT}/{self.id}/chunks/{number} HTTP/1.1\r\nHost: x\r\n"
@@ -72,7 +72,7 @@ class Visitor:
         return line
 
     def ask_often(self, times: int) -> list[int]:
-        """The statuses of so many requests, which were sent together."""
+        """The statuses of so many requests, which are sent together."""
         ask = f"HEAD /files/{self.id} HTTP/1.1\r\nHost: x\r\nTus-Resumable: 1.0.0\r\n"
         with RawConnection(self.served) as line:
             line.send(f"{ask}Authorization: Bearer {self.token}\r\n\r\n" * times)
@@ -146,7 +146,7 @@ def test_one_credential_gets_a_small_share_of_the_requests_of_its_key(
 
 
 def answered(lines: list[RawConnection]) -> list[RawConnection]:
-    """Those to which something was sent that nobody has read."""
+    """The clients to which something was sent that they have not read."""
     with selectors.DefaultSelector() as watched:
         for line in lines:
             watched.register(line, selectors.EVENT_READ, line)

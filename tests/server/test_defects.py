@@ -1,4 +1,4 @@
-"""An error that nobody expected: told as a problem, logged by its place, never in its words."""
+"""An unexpected error is answered as a problem and logged by its place, without its text."""
 
 import asyncio
 import os

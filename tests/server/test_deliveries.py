@@ -17,7 +17,7 @@ def from_address(address: str) -> dict[str, Any]:
 
 
 async def held_back(deliveries: Deliveries, scope: dict[str, Any], size: int) -> int:
-    """Send *size* bytes and never the last one: the status that it is refused with in the end."""
+    """Sends *size* bytes and never the last one; returns the status of the final refusal."""
     try:
         async with deliveries.read(scope, sending(b"x" * size, ends=False)):
             raise AssertionError("it never ends")
@@ -26,7 +26,7 @@ async def held_back(deliveries: Deliveries, scope: dict[str, Any], size: int) ->
 
 
 def sending(*parts: bytes, ends: bool = True) -> Any:
-    """A client that sends these parts, and maybe never the rest."""
+    """A client that sends these parts, and perhaps never the rest."""
     waiting = list(parts)
 
     async def receive() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The API is what it says it is: OpenAPI 3.1, looked through by schemathesis."""
+"""The API agrees with its description: OpenAPI 3.1, checked by schemathesis."""
 
 import os
 import sys
@@ -109,7 +109,7 @@ def test_every_answer_is_as_described(running: RunningServer, description: Any) 
 
 
 def look_through(running: RunningServer, operation: Any) -> set[tuple[str, int]]:
-    """All statuses that requests to *operation* brought."""
+    """All statuses of requests to *operation*."""
     seen: set[tuple[str, int]] = set()
     cases: Any = st.one_of(
         *(operation.as_strategy(generation_mode=mode) for mode in library.GenerationMode)
@@ -141,7 +141,7 @@ def look_through(running: RunningServer, operation: Any) -> set[tuple[str, int]]
 
 
 def wait_little(body: Any) -> None:
-    """Nobody comes while the test waits."""
+    """No job comes while the test waits."""
     if isinstance(body, dict) and "wait" in body:
         cast("dict[str, Any]", body)["wait"] = 0.01
 

@@ -1,4 +1,4 @@
-"""A route that FastAPI describes but does not call answers as if FastAPI did."""
+"""A route that FastAPI describes but does not call answers as if FastAPI called it."""
 
 from typing import Annotated, Any
 

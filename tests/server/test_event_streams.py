@@ -58,7 +58,7 @@ def test_a_stream_sends_events_as_they_happen(api: Api) -> None:
 
 
 def test_a_stream_begins_with_the_answer(api: Api) -> None:
-    """Whatever happens after the client has the answer's head is told, nothing before."""
+    """Everything after the head of the answer is sent, nothing from before."""
     api.submit(1, id="before")
     with following(api) as events:
         api.submit(1, id="after")
@@ -129,7 +129,7 @@ def test_a_stream_reports_that_the_position_of_the_client_was_trimmed(
 def test_a_stream_sends_the_rest_of_an_entry_that_a_gap_follows(
     running: RunningServer, queue: str
 ) -> None:
-    """The client had the first of five events of one entry, and missed others behind it."""
+    """The client had the first of five events of one entry, and missed others after it."""
     api, keys = running.api(queue), keys_of(queue_name(queue))
     with following(api) as events:
         api.post("/jobs", [{"payload": 1, "id": id} for id in "abcde"])
@@ -146,10 +146,12 @@ def test_a_stream_sends_the_rest_of_an_entry_that_a_gap_follows(
         assert next(events).job == "f"
 
 
-def test_a_stream_ends_when_the_queue_writes_no_events_anymore(
+def test_a_stream_ends_when_the_queue_writes_no_events_any_more(
     running: RunningServer, queue: str
 ) -> None:
-    """Once, by name; later clients are refused in the same words, until there are events again."""
+    """It ends once, with the reason; later clients are refused with the same text, until there are
+    events again.
+    """
     api = running.api(queue)
     with following(api) as events:
         api.submit(1, id="seen")
@@ -224,17 +226,19 @@ def test_the_number_of_open_streams_is_limited(limited: RunningServer) -> None:
 
 
 def stream_opens(limited: RunningServer) -> bool:
-    """With a key of its own: the rate of the others is used up."""
+    """Uses a key of its own: the rate of the others is used up."""
     _, key = limited.make_key("read")
     with limited.client(key).stream("GET", "/api/v1/queues/mails/events") as answer:
         return answer.status_code == 200
 
 
 class TestAKeyThatEnds:
-    """Machines are busy: how soon is said by the server's own interval, not here."""
+    """The server's own interval decides how soon; the test sets no limit, because machines may be
+    busy.
+    """
 
     def until_its_end(self, api: Api, opened: Event | None = None) -> list[str]:
-        """All lines of a stream that ends by itself; none if the key was over before it."""
+        """All lines of a stream that ends by itself; none if the key expired before."""
         with api.client.stream("GET", f"{api.root}/events") as answer:
             if answer.status_code == 401:
                 return []
@@ -272,7 +276,7 @@ class TestAKeyThatEnds:
     def test_by_being_revoked_ends_its_waiting_claims(
         self, running: RunningServer, queue: str
     ) -> None:
-        """It gets no job that comes after."""
+        """They get no job that comes after."""
 
         def ended_before_its_time() -> bool:
             id, secret = running.make_key("work")

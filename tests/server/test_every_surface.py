@@ -1,5 +1,5 @@
 """A job reads and changes the same in Python, over HTTP, on the command line and on the dashboard,
-whether it has a record in the database or not. `make test` asks those with a record: jobs without
+whether it has a record in the database or not. `make test` tries jobs with a record: jobs without
 one have tests of their own on every surface.
 """
 
@@ -175,7 +175,7 @@ def cancelled(invoices: Invoices) -> Facts:
 
 
 def moved(invoices: Invoices) -> Facts:
-    """A record that was moved has another name in Redis."""
+    """A record that was moved has another id in Redis."""
     invoices.submit(delay=hours(2))
     invoices.handler.blocking.job(ID).move(delay=hours(1))
     return {"state": "delayed", "due_at": True}
@@ -198,8 +198,8 @@ WHY = {
 
 
 def on_surfaces(cases: Iterable[Any], often: Iterable[Any] = ()) -> list[Any]:
-    """Each case on each surface. A command takes a second of processor time: `make test` asks the
-    command line what it is asked *often*, and `make test-all` everything.
+    """Each case on each surface. A command takes a second of CPU: `make test` tries the command
+    line with *often*, and `make test-all` with everything.
     """
     return [
         pytest.param(
@@ -236,7 +236,7 @@ def test_a_job_reads_the_same_on_every_surface(
         found["reason"] = expected["reason"]
     assert found == {name: expected[name] for name in found}
     if not isinstance(surface, OnTheDashboard) and way in WHY:
-        eventually(lambda: surface.explain(ID) == WHY[way])  # once Redis has what the row says
+        eventually(lambda: surface.explain(ID) == WHY[way])  # once Redis has the changes of the row
     if not isinstance(surface, InPython):
         eventually(lambda: ID in surface.listed(expected["state"]))
 
@@ -406,7 +406,7 @@ def test_a_handler_sees_the_id_that_the_caller_gave(invoices: Invoices) -> None:
 def test_dead_jobs_are_retried_and_deleted_by_their_error(
     running: RunningServer, invoices: Invoices, queue: str
 ) -> None:
-    """As the dashboard's page of dead jobs does it."""
+    """The dashboard's page of dead jobs does this."""
     dead(invoices)
     api = running.api(queue)
     [group] = api.get("/dead/groups").json()["groups"]

@@ -98,7 +98,7 @@ class TestUnfinishedBodies:
 def test_waiting_claims_on_many_queues_take_few_connections(
     served: RunningServer, lines: Any, store: EmbeddedServer
 ) -> None:
-    """A key may make up names: each would cost a connection to the store for good."""
+    """A key may use any names of queues: each would cost a connection to Redis for good."""
     seen = Deployment.of(store)
     before = seen.connections()
     body = json.dumps({"worker": "w", "wait": 30})

@@ -1,4 +1,4 @@
-"""Workers in other languages, with nothing but HTTP: the examples, run."""
+"""Workers in other languages, which only need HTTP: the examples are run."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is no
 
 @contextmanager
 def working(running: RunningServer, api: Api, *command: str) -> Generator[None]:
-    """The example at work on the queue; after SIGTERM it ends what it has, and then itself."""
+    """Runs the example on the queue; after SIGTERM it finishes its job, and then ends."""
     _, key = running.make_key("work", queues=(api.queue,))
     worker = Bounded[str](
         [*command, api.queue],
@@ -67,7 +67,7 @@ def test_a_worker_in_javascript_reports_a_failure(running: RunningServer, api: A
 
 @needs_node
 def test_a_worker_in_javascript_outlives_the_server(tmp_path: Path, server: EmbeddedServer) -> None:
-    """The server restarts: the worker asks again until it answers."""
+    """The server restarts: the worker repeats its calls until it answers."""
     with serve(tmp_path, server.url) as first:
         address, key, database = first.address, first.key, first.database
         _, port = first.host_and_port

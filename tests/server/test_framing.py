@@ -1,7 +1,8 @@
-"""Requests whose end two programs could see at different places: refused, and the connection ends.
+"""Requests whose end two programs could see at different places are refused, and the connection
+ends.
 
-A proxy before the server that reads such a request differently would take a part of its body for a
-request of somebody else.
+A proxy before the server that reads such a request differently would take a part of its body for
+another request.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Wrong keys, logins and links: bounded per address, and nothing is written for them."""
+"""Wrong keys, logins and links: limited per address, and nothing is written for them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_too_many_wrong_keys_are_refused_and_known_keys_are_not(
 
 
 async def test_a_wrong_guess_writes_nothing(ledger: Ledger, prepared_file_url: str) -> None:
-    """It is answered while somebody else holds the lock that every change needs."""
+    """It is answered while another process holds the lock that every change needs."""
     async with ledger:
         key = (await ledger.keys.create("k", scopes=["read"])).info
         link = await ledger.logins.link(key)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is no
 
 
 def run(page: Path, served: RunningServer, *, least: int, within: Path | None = None) -> str:
-    """What the lines of *page* said, run in one shell up to the first that fails."""
+    """The output of the lines of *page*, run in one shell up to the first that fails."""
     blocks = "".join(BLOCK.findall(page.read_text()))
     lines = [line.removeprefix("$ ") for line in blocks.splitlines() if line.startswith("$ ")]
     assert sum("curl" in line for line in lines) >= least
@@ -62,7 +62,7 @@ def test_the_lines_of_the_readme_run(tmp_path: Path) -> None:
 
 
 def test_the_lines_of_the_page_about_messages_run(tmp_path: Path) -> None:
-    """With keys that can do no more than the page says."""
+    """The keys allow no more than the page says."""
     with up(tmp_path) as served:
         said = run(HOW_TO / "one-message-at-a-time-per-user.md", served, least=5)
     assert '"queue_length":1,"is_processing":false' in said

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: submit, look, explain, list, cancel."""
+"""Jobs over HTTP: submit, read, explain, list, cancel."""
 
 from base64 import b64encode
 from typing import Any

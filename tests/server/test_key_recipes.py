@@ -1,4 +1,4 @@
-"""The keys that the how-to pages make: they do what the page says, and no attack of their users."""
+"""The keys that the how-to pages make allow what the page says, and no attack by their holders."""
 
 import re
 import shlex

@@ -112,7 +112,7 @@ class TestAKey:
         eventually(lambda: client.get("/api/v1/queues").status_code == 401)
 
     def test_that_has_expired_ends_by_itself(self, running: RunningServer) -> None:
-        """On a busy machine a key may be over before it is used: the next one lasts longer."""
+        """On a busy machine a key may expire before it is used: the next one lasts longer."""
         for seconds in (1, 10, 60):
             soon = datetime.now(UTC) + timedelta(seconds=seconds)
             _, secret = running.make_key("read", expires_at=soon)
@@ -284,7 +284,7 @@ def test_a_key_with_an_owner_is_made_over_http(running: RunningServer) -> None:
 class TestDoctorAboutKeysOfEarlierReleases:
     @staticmethod
     def age(running: RunningServer, *ids: str) -> None:
-        """Make keys look as if a release without owners had made them."""
+        """Makes keys look as if a release without owners had made them."""
 
         async def age() -> None:
             async with Ledger(running.database) as ledger:

@@ -73,7 +73,7 @@ class TestABody:
     def test_that_is_not_json_by_its_type_is_refused(
         self, running: RunningServer, kind: str
     ) -> None:
-        """By the name of what was sent; curl sends a form unless it is told otherwise."""
+        """The error names the content type; curl sends a form by default."""
         answer = running.client().post(
             JOBS, content=b'{"payload": 1}', headers={"Content-Type": kind}
         )
@@ -150,7 +150,7 @@ class TestABody:
         ids=lambda body: repr(body[60:76]),
     )
     def test_hostile_nesting_is_refused(self, running: RunningServer, body: bytes) -> None:
-        """In linear time: two million brackets in quadratic time would take hours."""
+        """It is refused in linear time: two million brackets in quadratic time would take hours."""
         headers = {"Content-Type": "application/json"}
         problem(running.client().post(JOBS, content=body, headers=headers), 400)
 

@@ -1,4 +1,4 @@
-"""Waiting for an answer over HTTP: the stream of one message's events."""
+"""Waiting for an answer over HTTP: the event stream of one message."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from towpath.web.open_requests import OpenKind
 
 
 class Listener:
-    """Somebody who waits for an answer, event by event."""
+    """A client that waits for an answer, event by event."""
 
     def __init__(self, lines: AsyncIterator[str]) -> None:
         self._lines = lines

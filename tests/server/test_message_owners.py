@@ -1,4 +1,6 @@
-"""Messages belong to the owner of the key that sent them: what another owner's key gets."""
+"""Messages belong to the owner of the key that sent them; keys of other owners see nothing of
+them.
+"""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -46,7 +48,7 @@ async def worker(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def told(answer: httpx.Response, id: str) -> tuple[int, str, dict[str, str]]:
-    """Everything that an answer says, with *id* made neutral."""
+    """Everything in an answer, with *id* replaced by a neutral one."""
     changing = {"x-request-id", "date"}
     headers = {name: value for name, value in answer.headers.items() if name not in changing}
     return answer.status_code, answer.text.replace(id, "ID"), headers

@@ -1,4 +1,4 @@
-"""Messages over HTTP: the document's paths, bodies and names."""
+"""Messages over HTTP: the paths, bodies and names of the document."""
 
 import asyncio
 import json
@@ -170,7 +170,7 @@ class TestAnsweringAMessage:
         assert found["queue_position"] == 0
 
     async def test_a_cancelled_message_is_never_claimed(self, client: httpx.AsyncClient) -> None:
-        for method, end in (("POST", "/cancel"), ("DELETE", "")):  # older clients say it so
+        for method, end in (("POST", "/cancel"), ("DELETE", "")):  # older clients use this path
             sent = await post(client)
             answer = await client.request(method, f"/api/v1/message/{sent['message_id']}{end}")
             assert answer.json() == {"message_id": sent["message_id"], "state": "cancelled"}

@@ -1,4 +1,4 @@
-"""`/metrics` of the server: every queue of its store, and the handlers that it runs itself."""
+"""`/metrics` of the server: every queue in its Redis, and the handlers that it runs itself."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -28,7 +28,7 @@ DEPTH = "towpath_queue_depth"
 
 
 def test_the_metrics_show_every_queue(running: RunningServer, api: Api, queue: str) -> None:
-    """Though nobody but clients over HTTP works on it."""
+    """Only clients over HTTP work on it."""
     api.bury("x")
     for n in range(5):
         api.submit(n, lane="a" if n > 2 else None)
@@ -42,7 +42,7 @@ def test_the_metrics_show_every_queue(running: RunningServer, api: Api, queue: s
 
 
 def test_the_metrics_show_handlers_that_run_beside_the_server(running: RunningServer) -> None:
-    """`up` delivers callbacks: their worker is there, and its counters are in the same place."""
+    """`up` delivers callbacks: its worker's counters are in the same scrape."""
     found = scraped(running)
     assert found["towpath_slots", "free"] > 0
     assert found["towpath_leases_active", "messages.callbacks"] == 0

@@ -1,4 +1,4 @@
-"""A server whose database is not the one that a queue's workers keep their records in says so."""
+"""A server reports that a queue's workers keep their records in another database."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ from towpath.worker.worker import Worker
 
 @pytest.fixture
 def other(tmp_path: Path) -> str:
-    """Another database than that of the server, up to date."""
+    """A migrated database other than the server's."""
     url = f"sqlite:///{tmp_path}/other.db"
 
     async def migrate() -> None:
@@ -104,10 +104,11 @@ async def test_a_server_with_another_database_than_the_workers_says_so(
         assert of_ledger(ran.objects, queue) == []
 
     page = await asyncio.to_thread(client.get, f"/ui/queues/{queue}/jobs/i-7")
-    assert re.search(r'id="elsewhere"', page.text)  # also without a worker: the row is not here
+    # this holds without a worker, too: the row is not here
+    assert re.search(r'id="elsewhere"', page.text)
 
 
-async def test_a_server_with_the_database_of_the_workers_says_nothing(
+async def test_a_server_with_the_database_of_the_workers_reports_nothing(
     running: RunningServer, queue: str
 ) -> None:
     (app, handler), client = invoices(running, running.database, queue), running.client()

@@ -176,7 +176,7 @@ class TestRedis:
 
 
 class TestTheDatabase:
-    """Keys that were seen a moment ago still count; nobody gets in unchecked."""
+    """Keys that were checked a moment ago still count; no request is accepted unchecked."""
 
     def refused(self, api: Api) -> None:
         def is_refused() -> bool:

@@ -1,4 +1,4 @@
-"""The server on a PostgreSQL: the same API, several side by side, and back by itself."""
+"""The server on a PostgreSQL: the same API, several servers at once, and recovery by itself."""
 
 import signal
 from collections.abc import Iterator

@@ -170,7 +170,7 @@ def test_a_key_sees_only_its_queues(running: RunningServer, api: Api) -> None:
 @pytest.mark.parametrize(
     "path", ["", "/jobs?state=ready", "/jobs/nobody", "/jobs/nobody/explain", "/dead", "/events"]
 )
-def test_looking_at_an_unused_queue_does_not_create_it(
+def test_reading_an_unused_queue_does_not_create_it(
     running: RunningServer, queue: str, path: str
 ) -> None:
     _, secret = running.make_key("read")
@@ -188,7 +188,7 @@ class TestManyJobs:
         api.submit(4, headers={"handler": "print"})
         body = {"handler": "mail"}
         counted = api.post("/cancel", body | {"count_only": True}).json()
-        assert counted["jobs"] == 0 or counted["after"]  # the first step is about one state
+        assert counted["jobs"] == 0 or counted["after"]  # the first step covers one state
         assert self._all(api, "/cancel", body | {"count_only": True}) == {"waiting": 2, "ready": 1}
         assert self._all(api, "/cancel", body | {"size": 1}) == {"waiting": 2, "ready": 1}
         assert api.get().json()["ready"] == 1
@@ -236,7 +236,7 @@ class TestDeletingAQueue:
         api.submit(1, id="a")
         [job] = api.claim()
         api.say("complete", job)
-        assert code(api.delete(""), 409) == "queue-not-empty"  # it keeps the result
+        assert code(api.delete(""), 409) == "queue-not-empty"  # the job's result is kept
         after: str | None = ""
         while after is not None:
             after = api.post("/purge", {"after": after} if after else {}).json()["after"]

@@ -1,4 +1,4 @@
-"""What makes a request quick, and would be lost without anybody's noticing."""
+"""Properties that make requests fast, and that would be lost unnoticed without tests."""
 
 import inspect
 import socket

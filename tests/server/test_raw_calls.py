@@ -1,4 +1,4 @@
-"""The queues of applications over the generic paths: what is not published needs `raw`."""
+"""The queues of applications over the generic paths: unpublished calls need the scope `raw`."""
 
 from typing import Any, NamedTuple
 
@@ -62,7 +62,7 @@ def keys(running: RunningServer) -> dict[str, httpx.Client]:
 
 
 def is_for_admins(client: httpx.Client, operation: Operation) -> bool:
-    """Whether an ordinary queue refuses it too, to a key that has every other scope."""
+    """Whether an ordinary queue refuses it too, to a key with every other scope."""
     answer = operation.call(client, "ordinary")
     return answer.status_code == 403 and "admin" in problem(answer, 403)["detail"]
 

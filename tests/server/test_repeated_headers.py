@@ -1,4 +1,6 @@
-"""Headers that decide something come once: two programs could choose different ones of several."""
+"""Headers that decide something may come only once: two programs could use different ones of
+several.
+"""
 
 import json
 

@@ -48,7 +48,7 @@ def served(
 
 @pytest.fixture
 def number() -> int:
-    """A pull request that no other test speaks of."""
+    """A pull request that no other test uses."""
     return next(_numbers)
 
 
@@ -65,7 +65,7 @@ def ask(client: httpx.Client, number: int, **more: Any) -> Any:
 
 
 def deliver(served: RunningServer, number: int) -> str:
-    """The id of a review that GitHub asks for."""
+    """The id of a review that a webhook of GitHub requests."""
     body = payload("github_pull_request", {"pull_request.number": number, "number": number})
     sent = github("pull_request", body, delivery=f"pull-{number}")
     forge = served.client(key="")
@@ -153,7 +153,7 @@ class TestCancelling:
     def test_of_a_review_that_was_saved_without_a_key_needs_manage(
         self, served: RunningServer, number: int
     ) -> None:
-        """As `towpath reviews submit` does, and as releases without owners did."""
+        """`towpath reviews submit` does so, and releases without owners did."""
         task = ReviewIn(repository="octo/repo", head=HEAD, number=number).task()
 
         async def save() -> str:

@@ -1,4 +1,4 @@
-"""Reviews over HTTP: asked for, looked at, listed, cancelled, retried."""
+"""Reviews over HTTP: requested, read, listed, cancelled, retried."""
 
 import asyncio
 import json
@@ -28,13 +28,13 @@ _numbers = count(1)
 
 @pytest.fixture
 def repository() -> str:
-    """One that no other test speaks of."""
+    """A repository that no other test uses."""
     return f"octo/repo-{next(_numbers)}"
 
 
 @pytest.fixture
 def client(running: RunningServer) -> httpx.Client:
-    """Somebody who may do everything; every answer is held against the description."""
+    """A client with every scope; every answer is checked against the description."""
     return running.client()
 
 
@@ -52,7 +52,7 @@ def look(client: httpx.Client, id: str) -> Any:
 
 
 def bury(served: RunningServer, id: str) -> None:
-    """An attempt at the review that was its last."""
+    """Makes the review's last attempt fail."""
 
     async def bury() -> None:
         async with Ledger(served.database) as ledger:
@@ -253,7 +253,7 @@ class TestKeys:
 
 @pytest.fixture
 def on_postgres(tmp_path: Path, server: EmbeddedServer) -> Iterator[RunningServer]:
-    """A server with a PostgreSQL, and a reviewer in the directory it was started in."""
+    """A server with a PostgreSQL, and a reviewer in its working directory."""
     (tmp_path / "mine.py").write_text("def review(task):\n    return 'Fine: ' + task.title\n")
     reviewer = {"TOWPATH_REVIEWS__REVIEWER_FUNCTION": "mine:review"}
     with PostgresServer() as postgres:

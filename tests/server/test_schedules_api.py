@@ -1,4 +1,4 @@
-"""Schedules over HTTP: made, looked at, changed, fired and removed; fired by the server itself."""
+"""Schedules over HTTP: made, read, changed, fired and removed; fired by the server itself."""
 
 from datetime import datetime
 from typing import Any
@@ -51,7 +51,7 @@ def schedules(running: RunningServer, queue: str) -> SchedulesApi:
 
 
 def declare(running: RunningServer, queue: str, name: str) -> None:
-    """As a worker does whose app declares it."""
+    """Declares a schedule as a worker does for its app."""
     ask(running.store, "HSET", f"{{{queue}}}:recurring", name, "1794787200000 0 3 * * * UTC")
 
 
@@ -173,7 +173,7 @@ class TestADeclaredSchedule:
     def test_is_not_changed_over_http(
         self, running: RunningServer, schedules: SchedulesApi
     ) -> None:
-        schedules.put("x", every=3600)  # so that the queue is there
+        schedules.put("x", every=3600)  # so that the queue exists
         declare(running, schedules.queue, "nightly")
         found = schedules.get("nightly")
         assert (found["source"], found["cron"]) == ("code", "0 3 * * *")

@@ -1,4 +1,4 @@
-"""Events of the server: how recorded jobs ended, told to the sinks that the settings name."""
+"""Events of the server: how recorded jobs ended, sent to the sinks that the settings name."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def receiver() -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, receiver: Endpoint) -> Iterator[RunningServer]:
-    """`towpath up` with a reviewer: what it ends goes to its own Valkey and to a webhook."""
+    """`towpath up` with a reviewer: its events go to its own Valkey and to a webhook."""
     env = {
         "TOWPATH_OUTBOX__SINKS": "redis,webhook",
         "TOWPATH_OUTBOX__WEBHOOK_URL": f"{receiver.address}/hooks?key={CANARY}",
@@ -49,7 +49,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, receiver: Endpoint) -> Iter
 
 
 def reviewed(served: RunningServer) -> str:
-    """The id of a review that was asked for just now."""
+    """The id of a review that was just requested."""
     body = {"repository": f"octo/sinks-{next(_numbers)}", "head": HEAD, "number": 7}
     answer = served.client().post(REVIEWS, json=body)
     assert answer.status_code == 202, answer.text
@@ -57,7 +57,7 @@ def reviewed(served: RunningServer) -> str:
 
 
 def cancelled(served: RunningServer) -> str:
-    """The id of a review that was called off."""
+    """The id of a review that was cancelled."""
     id = reviewed(served)
     answer = served.client().post(f"{REVIEWS}/{id}/cancel")
     assert answer.json()["state"] == "CANCELLED", answer.text
@@ -87,7 +87,7 @@ def posted(receiver: Endpoint, review: str) -> list[Posted]:
 
 
 def counts(served: RunningServer) -> dict[str, OutboxCounts]:
-    """How the sinks stand that have anything to send."""
+    """The counts of the sinks with waiting or refused events."""
 
     async def read() -> dict[str, OutboxCounts]:
         async with Ledger(served.database) as ledger:
@@ -130,7 +130,9 @@ class TestTheStreamInRedis:
         assert told["type"] == "towpath.job.cancelled"
 
     def test_gets_what_ended_while_redis_was_away(self, tmp_path: Path) -> None:
-        """From the start on: the server serves, the events wait, and go out when it is there."""
+        """Redis is away from the start: the server serves, the events wait, and are sent when it is
+        back.
+        """
         store = EmbeddedServer(data=tmp_path / "valkey")
         with serve(tmp_path, store.url, TOWPATH_OUTBOX__REDIS_STREAM="ends") as served:
             review = cancelled(served)
@@ -150,7 +152,9 @@ def unreachable(served: RunningServer) -> bool:
 
 class TestTheWebhook:
     def test_gets_signed_events(self, served: RunningServer, receiver: Endpoint) -> None:
-        """With both secrets while one is replaced; the id is that of the event, for a header."""
+        """They are signed with both secrets during a rotation; the header has the id of the
+        event.
+        """
         review = reviewed(served)
         eventually(lambda: posted(receiver, review))
         [got] = posted(receiver, review)
@@ -185,7 +189,7 @@ class TestTheWebhook:
 
 
 def test_kafka_gets_the_event_too(tmp_path: Path, server: EmbeddedServer) -> None:
-    """With options of librdkafka, from a file."""
+    """Its options for librdkafka come from a file."""
     options = tmp_path / "options"
     options.write_text("client.id=towpath\nsocket.timeout.ms=5000\n")
     with KafkaBroker() as broker:
@@ -205,7 +209,7 @@ def test_kafka_gets_the_event_too(tmp_path: Path, server: EmbeddedServer) -> Non
 
 
 def test_a_server_without_sinks_writes_no_events(tmp_path: Path, server: EmbeddedServer) -> None:
-    """What is set for a sink may stay: so events are switched off for a while."""
+    """The settings of a sink may stay, so events can be switched off for a while."""
     env = {
         "TOWPATH_OUTBOX__SINKS": "none",
         "TOWPATH_OUTBOX__WEBHOOK_URL": "https://example.com/hooks",
@@ -232,7 +236,7 @@ def test_the_metrics_show_the_sinks(served: RunningServer) -> None:
     eventually(told)
 
 
-# ── what can't be right ──────────────────────────────────────────────────────────────────
+# ── invalid settings ─────────────────────────────────────────────────────────────────────
 
 KAFKA = {"SINKS": "kafka", "KAFKA_SERVERS": "127.0.0.1:1"}
 HOOK = {"SINKS": "webhook", "WEBHOOK_URL": f"https://example.com/{CANARY}"}
@@ -284,7 +288,7 @@ def test_invalid_outbox_settings_are_refused_at_the_start(
     more: dict[str, str],
     words: tuple[str, ...],
 ) -> None:
-    """With the way out, and without what may be a secret (I21)."""
+    """The error has a remedy, and no value that may be a secret (I21)."""
     env = {f"TOWPATH_OUTBOX__{name}": value for name, value in outbox.items()} | more
     database = f"sqlite:///{tmp_path}/ledger.db"
     begun = ("serve", "--url", server.url, "--database", database)
@@ -300,7 +304,7 @@ def test_invalid_outbox_settings_are_refused_at_the_start(
 
 
 def test_no_secret_is_in_the_log(served: RunningServer, receiver: Endpoint) -> None:
-    """I21: neither the webhook's URL nor what its calls are signed with, also while it fails."""
+    """I21: neither the webhook's URL nor the secret of its signatures, even while it fails."""
     receiver.status = 500
     try:
         review = reviewed(served)

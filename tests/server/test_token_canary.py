@@ -1,4 +1,4 @@
-"""A fencing token is shown only to its holder: no answer to anybody else has it."""
+"""A fencing token is shown only to its holder: no other answer has it."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ KEYS = {
 
 
 class Held(NamedTuple):
-    """A job that somebody holds, and its token."""
+    """A held job, and its token."""
 
     queue: str
     id: str
@@ -33,7 +33,7 @@ class Scene(NamedTuple):
     held: list[Held]
 
     def check(self, answer: httpx.Response, text: str | None = None) -> None:
-        """No live token is in the answer, nor in its headers."""
+        """Checks that no live token is in the answer or its headers."""
         shown = (answer.text if text is None else text) + repr(answer.headers)
         for held in self.held:
             assert str(held.token) not in shown, (answer.request.method, answer.url, shown[:2000])

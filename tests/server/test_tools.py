@@ -1,4 +1,4 @@
-"""Tools of applications over MCP, tried with the official client: over HTTP, and over stdio."""
+"""Tools of applications over MCP, tested with the official client: over HTTP, and over stdio."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def greeting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer
 
 @pytest.fixture(scope="module")
 def reader(greeting: RunningServer) -> str:
-    """A key that may only look."""
+    """A key that may only read."""
     return greeting.make_key("read")[1]
 
 
@@ -55,7 +55,7 @@ class TestADefect:
     async def test_is_reported_without_its_message(
         self, greeting: RunningServer, mode: str
     ) -> None:
-        """The library logs nothing of its own: what it says may be somebody's data."""
+        """The library logs nothing of its own: its lines may have data of users."""
         async with over_http(greeting.address, greeting.key, mode=mode) as client:
             said = await refused(client, "greet", name="defect")
             assert said.startswith("defect: ")
@@ -68,7 +68,7 @@ class TestADefect:
 
 
 async def _try_all(client: Client) -> None:
-    """What a model sees of a tool: what it is for, what it does, and what to do if it refuses."""
+    """What a model sees of a tool: its purpose, its result, and its remedy if it refuses."""
     assert "Greet everybody once." in (client.instructions or "")
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     schema = tools["greet"].input_schema
@@ -105,7 +105,7 @@ class TestThePath:
         assert answer.status_code == 404
 
     def test_is_closed_to_pages_of_other_sites(self, greeting: RunningServer) -> None:
-        """A page under a name that was made to lead here gets nothing, even with a key."""
+        """A page under a name that resolves to this server gets nothing, even with a key."""
         for origin in ("http://evil.example", "http://127.0.0.1:8080", "null"):
             assert code(self.post(greeting, Origin=origin), 403) == "origin-forbidden"
         for host in ("evil.example", "localhost.evil.example:80", "127.0.0.1.nip.io"):
@@ -132,7 +132,7 @@ class TestThePath:
         assert answer.status_code == status
 
     def test_gives_each_client_a_session_and_stores_none(self, greeting: RunningServer) -> None:
-        """The id only tells clients apart, so that of another server is as good."""
+        """The id only distinguishes clients, so one of another server is as good."""
         message: dict[str, Any] = {
             "jsonrpc": "2.0",
             "id": 1,
@@ -156,7 +156,7 @@ class TestThePath:
 
     @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
     def test_opens_no_streams_of_its_own(self, greeting: RunningServer, method: str) -> None:
-        """Clients of the protocol go on without one when they are told 405."""
+        """Clients of the protocol go on without one when they get 405."""
         answer = greeting.client().request(method, "/mcp", headers=ACCEPT)
         assert code(answer, 405) == "method-not-allowed"
         assert answer.headers["allow"] == "POST"

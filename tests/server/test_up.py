@@ -65,7 +65,7 @@ class TestTheFirstOutput:
     def test_comes_after_the_files_which_are_there_once_the_server_is_ready(
         self, tmp_path: Path
     ) -> None:
-        """A script that waits for `/readyz` finds the first key, and a link of this start."""
+        """A script that waits for `/readyz` finds the first key, and a login link of this start."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         key, link = tmp_path / "data" / "api.key", tmp_path / "data" / "login.link"
@@ -167,7 +167,9 @@ class TestStopping:
 
 
 def ended_politely(served: RunningServer) -> None:
-    """SIGTERM, while two wait for work and one follows a queue: all are answered to the end."""
+    """Sends SIGTERM while two claims wait and one client follows a queue: all get complete
+    answers.
+    """
     plain, named, follower = served.api("news"), served.api("named"), served.client()
     wish = {"worker": "w", "wait": 60}
     with (
@@ -183,7 +185,7 @@ def ended_politely(served: RunningServer) -> None:
 
 class TestStarting:
     def test_uses_the_database_of_the_settings(self, tmp_path: Path) -> None:
-        """As apps and commands in the same shell do."""
+        """Apps and commands in the same shell use it too."""
         url = f"sqlite:///{tmp_path}/own.db"
         words, log = ("up", "--data", str(tmp_path / "data")), tmp_path / "log"
         with serving(*words, database=url, log=log, env={"TOWPATH_DATABASE": url}) as served:
@@ -205,7 +207,7 @@ class TestStarting:
         assert running.client().get("/readyz").status_code == 200
 
     def test_on_a_port_that_is_taken_is_refused_and_leaves_nothing(self, tmp_path: Path) -> None:
-        """Before a Valkey is started, a directory or a key is made."""
+        """It is refused before a Valkey is started, or a directory or a key is made."""
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = str(other.getsockname()[1])
             ran = subprocess.run(
@@ -329,7 +331,9 @@ class TestServing:
 
 
 def test_no_secret_is_in_the_log(tmp_path: Path, server: EmbeddedServer) -> None:
-    """Keys, wrong keys, payloads, results, reasons: at the level that says most, with refusals."""
+    """The log level is the most detailed one. It has no keys, wrong keys, payloads, results or
+    reasons, even for refusals.
+    """
     key, wrong = "canary-key-g7vx2q9rt4bz8wnd", "canary-wrong-0123456789abcdef"
     with serve(tmp_path, server.url, TOWPATH_API_KEY=key, TOWPATH_LOG__LEVEL="debug") as served:
         api = served.api("mails")

@@ -42,19 +42,19 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 def served(home: Path, store: EmbeddedServer) -> Iterator[RunningServer]:
-    """A server that takes webhooks, and has nobody who reviews."""
+    """A server that accepts webhooks, and has no reviewer."""
     with serve(home, store.url, **SECRETS) as running:
         yield running
 
 
 @pytest.fixture
 def number() -> int:
-    """A pull request that no other test speaks of."""
+    """A pull request that no other test uses."""
     return next(_numbers)
 
 
 def deliver(served: RunningServer, path: str, sent: Delivery) -> httpx.Response:
-    """What a forge does: it has no key."""
+    """Delivers as a forge does: without a key."""
     return served.client(key="").post(path, content=sent.body, headers=sent.headers)
 
 
@@ -75,9 +75,7 @@ def taken(answer: httpx.Response) -> Any:
 
 
 class TestAGenuineDelivery:
-    def test_of_github_is_saved_and_can_be_looked_at(
-        self, served: RunningServer, number: int
-    ) -> None:
+    def test_of_github_is_saved_and_can_be_read(self, served: RunningServer, number: int) -> None:
         told = taken(deliver(served, GITHUB, a_pull(number)))
         id = f"github-pull-{number}"
         assert told == {"id": id, "state": "PENDING", "existed": False, "superseded": []}
@@ -204,13 +202,13 @@ class TestAForgedDelivery:
         assert code(deliver(served, path, sent), 401) == refusal
         assert served.client().get("/api/v1/reviews").json() == before
 
-    def test_is_refused_though_it_comes_with_an_api_key(self, served: RunningServer) -> None:
+    def test_is_refused_even_with_an_api_key(self, served: RunningServer) -> None:
         _, sent = FORGED["unsigned"]
         answer = served.client().post(GITHUB, content=sent.body, headers=sent.headers)
         problem(answer, 401)
 
-    def test_is_not_parsed_before_it_is_refused(self, served: RunningServer) -> None:
-        """What would be refused as JSON is refused for its signature."""
+    def test_is_refused_before_it_is_parsed(self, served: RunningServer) -> None:
+        """A body that is no JSON is refused for its signature."""
         for body in (b"[" * 100_000, b"{", b"\xff", b""):
             sent = github("push", body, secret="wrong")  # noqa: S106 -- of no forge
             problem(deliver(served, GITHUB, sent), 401)
@@ -328,7 +326,7 @@ class TestWebhooksWithoutTheDatabase:
 def test_no_secret_and_no_text_of_a_stranger_is_in_the_log(
     served: RunningServer, number: int
 ) -> None:
-    """I21: whatever came, also what was refused."""
+    """I21: neither of accepted requests nor of refused ones."""
     canary = "canary-4e1f-in-a-title"
     deliver(served, GITHUB, a_pull(number, **{"pull_request.title": canary}))
     deliver(served, GITHUB, github("push", packed({"ref": canary})))

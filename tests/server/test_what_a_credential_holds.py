@@ -1,7 +1,7 @@
-"""I41: what one credential holds ends with it, and with no other.
+"""I41: what one credential holds ends with it, and nothing else ends.
 
-A credential is a key, or a login of the dashboard. It holds event streams, waiting claims, calls of
-tools that wait, and bodies under way.
+A credential is a key, or a login of the dashboard. It holds event streams, waiting claims, waiting
+calls of tools, and bodies under way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @dataclass
 class Held:
-    """One thing that is open. Its task ends with the status of the answer; 0 = it was cut."""
+    """One open request. Its task ends with the status of the answer; 0 = it was cut."""
 
     name: str
     over: asyncio.Task[int]
@@ -57,7 +57,7 @@ class Held:
 
 @dataclass
 class Credential:
-    """A key, or a login of one, and what is open with it."""
+    """A key, or a login of one, and its open requests."""
 
     client: httpx.AsyncClient
     headers: dict[str, str] = field(default_factory=dict[str, str])
@@ -70,7 +70,7 @@ class Credential:
 
 
 class Holders:
-    """Makes keys and logins, and opens one thing of each kind with them."""
+    """Makes keys and logins, and opens one request of each kind with them."""
 
     def __init__(self, served: RunningServer, stack: AsyncExitStack) -> None:
         self._served, self._stack = served, stack
@@ -157,7 +157,7 @@ class Holders:
         return Held("a call of a tool", over, _nothing)
 
     async def _upload(self, credential: Credential) -> Held:
-        """A body that goes on coming: a byte after each claim of a second that got nothing."""
+        """A body that never ends: a byte after each claim of a second that got nothing."""
         claim = f"/api/v1/queues/{await self._queue()}/claim"
         start = {"Tus-Resumable": "1.0.0", "Upload-Length": "1000000", **credential.headers}
         begun = await credential.client.post("/files", headers=start)
@@ -215,7 +215,7 @@ class Holders:
         return task
 
     async def _queue(self) -> str:
-        """One that exists, with nothing to claim."""
+        """An existing queue with nothing to claim."""
         queue = f"held-{next(_numbers)}"
         await self._submit(queue, delay=3600)
         return queue
@@ -246,7 +246,7 @@ async def _nothing() -> None:
 
 @dataclass
 class Opened:
-    """Two keys, each in use by itself and by logins. What belongs to the other one is older."""
+    """Two keys, each in use by itself and by logins. The requests of the other key are older."""
 
     key: str
     secret: str
@@ -261,7 +261,7 @@ class Opened:
         return [self.by_key, self.login, self.login_again, self.by_other, self.other_login]
 
     async def only(self, *ended: Credential) -> None:
-        """Exactly these, and all that they hold, have ended."""
+        """Checks that exactly these, and all that they hold, have ended."""
         for credential in ended:
             for held in credential.held:
                 await held.has_ended()
@@ -316,7 +316,7 @@ async def test_another_login_of_the_key_ends_nothing(holders: Holders) -> None:
 
 
 async def test_an_expired_key_ends_what_it_and_its_logins_hold(holders: Holders) -> None:
-    """On a busy machine a key may be over before all is open: the next one lasts longer."""
+    """On a busy machine a key may expire before all is open: the next one lasts longer."""
     for seconds in (4, 15, 60, 240):
         try:
             opened = await _everything(holders, timedelta(seconds=seconds))

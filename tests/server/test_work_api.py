@@ -1,4 +1,6 @@
-"""Work over HTTP: claim, renew, complete, fail, release. All a worker in another language needs."""
+"""Work over HTTP: claim, renew, complete, fail, release. Workers in other languages need no
+more.
+"""
 
 import socket
 import threading
@@ -111,7 +113,7 @@ class TestWaitingForWork:
         assert [job["attempt"] for job in api.claim(wait=50)] == [2]
 
     def test_a_worker_that_left_gets_nothing(self, running: RunningServer, api: Api) -> None:
-        """Its connection is gone: the job goes to who is there, at its first attempt."""
+        """Its connection is gone: the job goes to another worker, at its first attempt."""
         with socket.create_connection(running.host_and_port) as line:
             body = b'{"worker": "gone", "wait": 50}'
             head = f"POST {api.root}/claim HTTP/1.1\r\nHost: x\r\nX-API-Key: {running.key}\r\n"
@@ -291,7 +293,7 @@ def needed(verb: str) -> dict[str, Any]:
 
 
 class in_background:  # noqa: N801 -- read as a verb
-    """Do something in a thread; calling what it gives waits for the outcome."""
+    """Runs a function in a thread; calling the result waits for the outcome."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._outcome: list[Any] = []

@@ -1,4 +1,4 @@
-"""`GET /api/v1/workers`: who is alive, as far as the key may see."""
+"""`GET /api/v1/workers`: the live workers, as far as the key may see them."""
 
 import asyncio
 

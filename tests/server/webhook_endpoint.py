@@ -1,4 +1,4 @@
-"""Somebody's HTTP endpoint, in a thread: it takes what is posted, or says what it is told to."""
+"""An HTTP endpoint in a thread: it accepts what is posted, or answers as scripted."""
 
 import json
 from collections.abc import Generator, Mapping
@@ -21,7 +21,7 @@ class Posted(NamedTuple):
 
 @dataclass
 class Endpoint:
-    """What came, and what is answered."""
+    """The received posts, and the answers."""
 
     address: str = ""
     status: int = 204
@@ -42,7 +42,7 @@ def endpoint() -> Generator[Endpoint]:
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Says nothing."""
+            """Logs nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         listening.address = f"http://127.0.0.1:{server.server_port}"
