@@ -26,14 +26,15 @@ from towpath.forges.facts import (
     RepositoryFact,
 )
 from towpath.forges.reading import (
+    HUB_SIGNATURE,
     branch_of,
+    check_hub_signature,
     checked_delivery,
     commit_or_none,
     decoded,
     event_name,
     lower,
 )
-from towpath.forges.signing import HUB_SIGNATURE, check_hub_signature
 from towpath.forges.spec import ForgeSpec
 from towpath.forges.texts import is_url
 

@@ -25,14 +25,15 @@ from towpath.forges.facts import (
     Reader,
 )
 from towpath.forges.reading import (
+    TOKEN,
     branch_of,
+    check_gitlab,
     checked_delivery,
     commit_or_none,
     decoded,
     event_name,
     lower,
 )
-from towpath.forges.signing import TOKEN, check_gitlab
 from towpath.forges.spec import ForgeSpec
 
 GITLAB = "https://gitlab.com"

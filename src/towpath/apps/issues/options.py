@@ -11,7 +11,7 @@ from towpath.calls.guard import Guard, parse_target
 from towpath.clock import Duration, duration_ms, minutes, seconds
 from towpath.errors import InvalidOption
 from towpath.forges.github import GITHUB
-from towpath.forges.signing import checked_secrets
+from towpath.forges.reading import checked_secrets
 from towpath.forges.texts import is_repository
 from towpath.options import Allowed, Options, Secret
 

@@ -15,8 +15,8 @@ from towpath.clock import Duration, duration_ms, minutes, seconds
 from towpath.errors import InvalidOption
 from towpath.forges.github import GITHUB
 from towpath.forges.gitlab import GITLAB
+from towpath.forges.reading import checked_secrets
 from towpath.forges.registry import FORGES
-from towpath.forges.signing import checked_secrets
 from towpath.options import Allowed, Command, Options, Secret, Signing, Variables
 
 _NONE: Mapping[str, str] = MappingProxyType({})
