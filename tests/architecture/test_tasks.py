@@ -31,7 +31,7 @@ AWAITED = {
     "engine/batcher.py": "its submits raise what it raises",
     "engine/follow.py": "those who wait raise what it raises",
     "engine/port.py": "those who share it wait for it; the others are awaited to their end",
-    "ledger/database/coalescer.py": "who asked raises what it raises",
+    "ledger/database/writing.py": "who asked raises what it raises",
     "ledger/keys/keys.py": "who asked raises what it raises; a renewal is asked for again",
     "ledger/records/relay.py": "looked at in the next turn, which raises what it raised",
     "ledger/outbox/courier.py": "the lease ends without it, and with that the send around it",

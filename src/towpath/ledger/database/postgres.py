@@ -16,9 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from towpath.clock import Duration, steady
-from towpath.ledger.database.coalescer import Coalescer
 from towpath.ledger.database.store import meaning, was_not_sent, wrong_url
-from towpath.ledger.database.writing import Decide, Overtaken, SharedChange
+from towpath.ledger.database.writing import Coalescer, Decide, Overtaken, SharedChange
 from towpath.ledger.errors import LedgerUnreachable
 
 A = TypeVar("A")

@@ -27,11 +27,11 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from towpath.clock import Duration, minutes, steady
 from towpath.files import PRIVATE
-from towpath.ledger.database.coalescer import Coalescer
 from towpath.ledger.database.writing import (
     TO_BEGIN,
     WITH_LOCK,
     Call,
+    Coalescer,
     Decide,
     SharedChange,
     commit,
