@@ -89,7 +89,7 @@ FAULTS = [
     ),
     PlantedFault(
         "the relay does not look at what runs",
-        "queue_sync",
+        "relay",
         "QueueSync._reconcile",
         "found = found.and_(await self._queue(rows))",
         "found = found.and_("
@@ -97,14 +97,14 @@ FAULTS = [
     ),
     PlantedFault(
         "the relay does not see that Redis is another",
-        "queue_sync",
+        "relay",
         "QueueSync.look",
         "renewed = await self._engine.queues.incarnation(self.queue) != self._life",
         "renewed = self._life == ''",
     ),
     PlantedFault(
         "tokens are not kept above those of the rows",
-        "queue_sync",
+        "relay",
         "QueueSync._read_incarnation",
         "incarnation(self.queue, floor=floor)",
         "incarnation(self.queue, floor=0)",
@@ -114,7 +114,7 @@ FAULTS = [
 
 MARKED_EARLY = PlantedFault(
     "the relay notes what it brings before it has brought it",
-    "queue_sync",
+    "relay",
     "QueueSync._queue_missed",
     "found = found.and_(await self._queue(rows))",
     "await self._note([(it, None) for it in rows], seen=True);"

@@ -21,9 +21,8 @@ from towpath.engine.states import State
 from towpath.errors import ServerUnreachable
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.attempts import Standing
-from towpath.ledger.records.queue_sync import SyncCounts
 from towpath.ledger.records.record import Record, RecordState
-from towpath.ledger.records.relay import Relay
+from towpath.ledger.records.relay import Relay, SyncCounts
 from towpath.telemetry.logs import Log
 
 __all__ = ["running_shards", "shards"]
