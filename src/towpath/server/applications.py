@@ -149,7 +149,7 @@ class Applications:
     def routers(
         self, own: Sequence[APIRouter], *, open: Iterable[str], limits: ServerLimits
     ) -> list[APIRouter]:
-        """The routers of the server (*own*) and of all applications, in the order of matching.
+        """The routers of the server (*own*) and of all applications.
 
         Raises ApplicationInvalid for a path that two owners have, a path that is neither open nor
         requires a scope, and an open path that the application does not have.
@@ -171,12 +171,9 @@ class Applications:
                 )
             _require_own_webhooks(name, [each.path for each in theirs.listeners])
             _claim(claimed, name, _own_pages(name, mounted.pages), open=())
-        declared = [mounted.routes for mounted in self.mounted]
-        often = [router for theirs in declared for router in theirs.routers[: theirs.first]]
-        routers = [router for theirs in declared for router in theirs.routers[theirs.first :]]
-        # Paths with most requests come first: routers are matched one after the other.
+        routers = [router for mounted in self.mounted for router in mounted.routes.routers]
         shown = [pages.router for pages in self.pages.values()]
-        return [*often, *routers[:1], *own[:1], webhooks, *routers[1:], *own[1:], *shown]
+        return [*own, webhooks, *routers, *shown]
 
     def _deliveries(self, limits: ServerLimits) -> Deliveries:
         sizes = {

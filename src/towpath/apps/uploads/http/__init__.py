@@ -350,7 +350,6 @@ class _Attachment(StreamingResponse):
 
 ROUTES = ApplicationRoutes(
     routers=(chunks, tus.sending, router, tus.router),
-    first=2,
     tags={"uploads": "Large files in chunks: start, send, resume, complete, read."},
     schemas={"ChunkIn": _CHUNK},
     open=(f"OPTIONS {tus.PREFIX}",),
