@@ -174,7 +174,7 @@ _CLASS = r"^class %s\b.*?(?=^[^\s)]|\Z)"
 @cache
 def docstrings_of(kind: type) -> dict[str, str]:
     """The docstring of each field of a class, by name. Parses the source of the class."""
-    if "." in kind.__qualname__:  # a class in a function
+    if "." in kind.__qualname__:  # the class was defined in a function
         text = textwrap.dedent(inspect.getsource(kind))
     else:
         # `inspect.getsource` would parse the whole module, which takes ten times as long.

@@ -203,7 +203,7 @@ class Towpath(Handlers):
 
     @asynccontextmanager
     async def around(self, worker: AtWork) -> AsyncGenerator[None]:
-        """Internal: everything that runs around *worker*."""
+        """Internal: enter what `around_workers` has added, until the block ends."""
         async with AsyncExitStack() as stack:
             for run in self._around:
                 await stack.enter_async_context(run(worker))
@@ -257,8 +257,8 @@ class Towpath(Handlers):
         self._url = url
 
     def use(self, settings: Settings) -> None:
-        """Internal: *settings* decide what was not given, instead of those of this directory. The
-        process is a worker: `submit_timeout` does not shorten its calls.
+        """Internal: take what the constructor was not given from *settings*, not from the settings
+        of this directory. The process is a worker: `submit_timeout` does not shorten its calls.
         """
         self._settings, self._runs_in_worker = settings, True
 

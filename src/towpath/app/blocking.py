@@ -85,7 +85,7 @@ class Blocking:
 
     @property
     def here(self) -> bool:
-        """Whether this process entered it, and was not forked off since."""
+        """Whether it was entered in this process, and not in a parent before a fork."""
         return self._home == os.getpid()
 
     def run(self, ask: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:

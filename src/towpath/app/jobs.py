@@ -387,7 +387,8 @@ class AllJobs:
             answers = await self._engine.delete_many(queue, [job.ref.id for job in ended])
             deleted: list[JobInfo] = []
             for job, answer in zip(ended, answers, strict=True):
-                if isinstance(answer, JobHasRecord):  # in another database, or created meanwhile
+                # the record was created meanwhile, or is in another database
+                if isinstance(answer, JobHasRecord):
                     await self.delete(job.ref)
                 if answer is State.GONE or isinstance(answer, JobHasRecord):
                     deleted.append(job)
@@ -513,7 +514,8 @@ class AllJobs:
         answers = await self._engine.cancel_many(queue, [job.ref.id for job in jobs])
         changed: list[tuple[JobInfo, State]] = []
         for job, answer in zip(jobs, answers, strict=True):
-            if isinstance(answer, JobHasRecord):  # created meanwhile, or in another database
+            # the record was created meanwhile, or is in another database
+            if isinstance(answer, JobHasRecord):
                 changed.append((job, await self.cancel(job.ref)))
             elif isinstance(answer, State):
                 changed.append((job, answer))

@@ -112,7 +112,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
         return named_by_setting(self.name, self.options)
 
     def with_bundled(self, options: Options, bundled: BundledServices | None) -> Options:
-        """Returns *options*, filled from what `towpath up` starts, if that is what runs."""
+        """Returns *options*; under `towpath up`, with what it has started filled in."""
         return self.load(self.bundled)(options, bundled) if self.bundled and bundled else options
 
     def behaviours(self) -> Mapping[str, QueueOptions]:

@@ -26,7 +26,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Accepted by the server."""
     done: int
     doubled: int
-    """Done more than once."""
+    """How many of these were done more than once."""
     again: int | None = None
     """Attempts beyond the first, begun because the one before was killed."""
     misordered: int | None = None

@@ -54,7 +54,7 @@ NO_EVICTION = {"maxmemory-policy": "noeviction"}
 
 
 def place(home: Home, listen: Listen, port: int) -> dict[str, str]:
-    """Where a server lives and listens; nothing but this machine can reach it."""
+    """The configuration of a server's directory and addresses; only this machine can reach it."""
     lines = {"daemonize": "no", "dir": quoted(home.path), "port": "0"}
     if listen.on_port:
         lines |= {"bind": LOOPBACK, "port": str(port)}
@@ -166,7 +166,7 @@ _VERSION_WITHIN = 10.0
 
 
 class Flavour(StrEnum):
-    """Whose server it is."""
+    """The product that a server program belongs to."""
 
     VALKEY = "valkey"
     REDIS = "redis"

@@ -97,7 +97,7 @@ class EmbeddedObjects(Owned):
     def log(self) -> Path:
         return self._home.log
 
-    # -- how -------------------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------
 
     def _start_on_some_ports(self, lock: Lock) -> None:
         """Start it on the same ports as before; on others if one of them is taken."""

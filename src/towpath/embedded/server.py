@@ -135,7 +135,7 @@ class EmbeddedServer(Owned):
         """Send one raw command on a new connection. Raises CommandRefused for an error reply."""
         return ask(self.address, *words)
 
-    # -- how -------------------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------
 
     def _start_on_some_port(self, lock: Lock | None) -> None:
         """Start the server. If another process takes a port that was chosen here, try another."""

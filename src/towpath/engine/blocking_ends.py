@@ -353,7 +353,8 @@ class BlockingEnds:
             if not is_held or (entries and not is_sure):
                 reading.place, reading.ask_again_at = b"", 0.0
             elif entries:
-                if reading.place == place:  # else `_note_place` has moved it back meanwhile
+                # otherwise `_note_place` has moved the place back meanwhile
+                if reading.place == place:
                     reading.place = entries[-1][0]
                 for verb, id in _ended_jobs(entries):
                     for wait in reading.waits_for(id) if verb in ENDS else ():

@@ -166,7 +166,7 @@ class Calls:
         """
         facts = self.facts
         if wanted.replicas and (facts is None or wanted.replicas > facts.replicas):
-            facts = await self.check()  # one may have been attached since
+            facts = await self.check()  # a replica may have been attached since
             if wanted.replicas > facts.replicas:
                 raise DurabilityUnavailable(str(wanted), f"replica:{facts.replicas}")
 
@@ -183,7 +183,7 @@ class Calls:
         self, script: Script, every: Sequence[DeclaredKeys], *args: Any
     ) -> list[Any]:
         """The answers of such a script for each of *every*, in one message to the server of the
-        first keys; errors are in their places.
+        first keys. An error is returned in its place.
         """
         stamp = self._clock.stamp()
         asked = [("EVALSHA", script.sha, KEYS, k.first, k.never, stamp, *args) for k in every]
@@ -302,7 +302,9 @@ class Calls:
             return await self.check()
 
     def are_away(self, trouble: ServerError) -> None:
-        """Log that no server answered, or that one is not fit, and probe until that is over."""
+        """Log that no server answered, or that one is unfit, and probe until all answer and are
+        fit.
+        """
         self.trouble = trouble
         self._node_of(PROBE).begin_away(trouble, PROBE)
 
@@ -341,7 +343,7 @@ class Calls:
                 return self._node_of(key).last_outage
         return None  # the usual case, without looking up the server
 
-    # ── how it is done ───────────────────────────────────────────────────────────────────
+    # ── internals ────────────────────────────────────────────────────────────────────────
 
     def _node_of(self, key: str) -> Node:
         place = self._cluster.owner(key)

@@ -26,7 +26,7 @@ from towpath.engine.resp import (
 from towpath.engine.tls import refusal_at
 
 Place = tuple[str, int]
-"""The address of a server: host and port, or the path of its Unix socket and 0."""
+"""The address of a Redis server: host and port, or the path of its Unix socket and 0."""
 
 CONNECT_SECONDS = 3.0
 CLOSED_BY_SERVER = "the server closed the connection"
@@ -41,7 +41,7 @@ AttributeError from asyncio since Python 3.12, whose transport has dropped its l
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """The address of a server, and how to log in to it."""
+    """The address of a Redis server, and how to log in to it."""
 
     place: Place
     tls: ssl.SSLContext | None = None

@@ -18,7 +18,7 @@ from towpath.engine.resp import TROUBLE, ErrorReply
 from towpath.errors import DurabilityUnavailable, DurabilityUnknown, EvictionUnsafe, InvalidOption
 
 Ask = Callable[[tuple[Any, ...]], Awaitable[Any]]
-"""Sends a command to one server, always on the same connection; returns the reply."""
+"""Sends a command to one Redis server, always on the same connection; returns the reply."""
 FACTS_LAST = seconds(1)
 """How long the facts of a server are trusted on a connection. A setting may be weakened while the
 connection is open (`CONFIG SET appendonly no`): submits that need a durability class notice this

@@ -711,7 +711,7 @@ class Engine:
 
     @property
     def goes_by_server_clock(self) -> bool:
-        """Internal: whether due times are by the clock of Redis, not by that of a test."""
+        """Internal: whether due times follow the clock of Redis, and not the clock of a test."""
         return isinstance(self._clock, ServerClock)
 
     async def check(self) -> ServerFacts:

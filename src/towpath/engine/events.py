@@ -62,7 +62,7 @@ _WANTED_MS, _WANTED_AGAIN = 90_000, 20.0
 requests them again. So events are written for at least a minute after the last follower has left.
 """
 _GAP = b"gap"
-"""The verb of an entry that stands for events that were not written."""
+"""The verb of an entry that marks a gap: events before it were not written."""
 
 
 class Wanted(StrEnum):
@@ -113,7 +113,7 @@ def read_entries(queue: QueueName, entries: list[Entry]) -> list[Event]:
 
 
 def is_gap(entry: Entry) -> bool:
-    """Whether the entry stands for events that were not written."""
+    """Whether the entry marks a gap."""
     return entry[1][:1] == [_GAP]
 
 
@@ -441,7 +441,7 @@ class _Feed:
 
     async def _run(self) -> None:
         backoff = Backoff(0.05, 1.0)
-        self._is_sure = False  # an earlier run may have ended anywhere
+        self._is_sure = False  # an earlier run may have ended in the middle of a read
         while not self._is_abandoned():
             try:
                 await self._read()

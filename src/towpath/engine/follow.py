@@ -244,7 +244,7 @@ class _EndWaits:
 
     @property
     def nobody(self) -> bool:
-        """Whether the last waiter has left."""
+        """Whether no waiter is left."""
         return not self._waits
 
     def enter(self, id: JobId) -> _Wait:

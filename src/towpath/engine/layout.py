@@ -1,4 +1,4 @@
-"""Which server is responsible for a key: the only one, the sentinels' primary, a slot's master.
+"""Which Redis server has a key: the only one, the sentinels' primary, or the master of its slot.
 
 A server is trusted until a call to it gets no reply. Then it is in doubt: before the next command
 for it, other servers are asked which one is responsible. So a call that reached its time limit is
@@ -24,7 +24,7 @@ _ANSWER_WITHIN, _NEXT_AFTER = 1.0, 0.25
 
 
 class Layout(Protocol):
-    """Which server is responsible for which key."""
+    """Which Redis server is responsible for which key."""
 
     only: Place | None
     """The server that is responsible for all keys and never changes; None = it may change."""

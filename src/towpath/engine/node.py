@@ -1,4 +1,4 @@
-"""One server as its callers see it: the channels to it, and whether it answers.
+"""One Redis server as its callers see it: the channels to it, and whether it answers.
 
 Every server of a cluster has channels of its own, so calls to an unreachable server take no channel
 from calls to the others. After a call was given up, the server is probed. If it does not answer the
@@ -24,18 +24,18 @@ from towpath.telemetry.logs import Log
 PROBE_EVERY = 1.0
 
 Probe = Callable[[str], Awaitable[None]]
-"""Checks that the server responsible for a key answers. Raises ServerError."""
+"""Checks that the Redis server responsible for a key answers. Raises ServerError."""
 
 
 class Outage(NamedTuple):
-    """From when to when a server gave no answer, by the steady clock."""
+    """From when to when a Redis server gave no answer, by the steady clock."""
 
     away: float
     back: float
 
 
 class Node:
-    """The channels to one server, and whether it answers."""
+    """The channels to one Redis server, and whether it answers."""
 
     def __init__(self, name: str, channels: Sequence[Channel], probe: Probe, log: Log) -> None:
         self._name, self._probe, self._log = name, probe, log

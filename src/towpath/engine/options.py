@@ -228,8 +228,8 @@ class StoredOptions(msgspec.Struct, frozen=True):
         return self.options != self.base or beyond != others
 
     def with_declared(self, wanted: Mapping[str, Any]) -> StoredOptions:
-        """These options after *wanted* was declared. A value applies only if the option still has
-        the value that was declared last: a change since then stays.
+        """Returns these options after *wanted* was declared. A value applies only if the option
+        still has the value that was declared last: a change since then stays.
         """
         base = self.base
         holds = {
@@ -244,17 +244,21 @@ class StoredOptions(msgspec.Struct, frozen=True):
         return StoredOptions(options, self.version, declared, decided, beyond=self.beyond)
 
     def with_changes(self, options: QueueOptions, decides: Collection[str] = ()) -> StoredOptions:
-        """These with other *options*. Those that differ become decided, and so do *decides*."""
+        """Returns these options with the values of *options*. Options whose value differs now count
+        as decided, and so do those named in *decides*.
+        """
         changed = _differing_names(options, self.options).union(decides)
         return msgspec.structs.replace(self, options=options, decided=self.decided | changed)
 
     def with_options(self, options: QueueOptions) -> StoredOptions:
-        """These with *options* in place of all options that this release knows."""
+        """Returns these options with *options* in place of all options that this release knows."""
         decided = _differing_names(options, DEFAULTS) | KNOWN.intersection(self._declarations())
         return msgspec.structs.replace(self, options=options, decided=decided)
 
     def with_reset(self, names: Collection[str]) -> StoredOptions:
-        """These with the options *names* as declared, or undecided if they were not declared."""
+        """Returns these options with those in *names* as declared, or undecided if they were not
+        declared.
+        """
         base = {name: getattr(self.base, name) for name in names}
         options = msgspec.structs.replace(self.options, **base)
         decided = self.decided - (frozenset(names) - self._declarations().keys())

@@ -26,7 +26,7 @@ T = TypeVar("T")
 Running = dict[str, "asyncio.Task[T]"]
 """Tasks that several callers wait for, by key."""
 ProbeOn = Callable[[Channel, str], Awaitable[None]]
-"""Checks on a channel that the server responsible for a key answers. Raises ServerError."""
+"""Checks on a channel that the Redis server of a key answers. Raises ServerError."""
 
 
 class Port(Protocol):
@@ -46,7 +46,7 @@ class Port(Protocol):
     def node(
         self, name: str, new_channel: Callable[[], Channel], count: int, probe: ProbeOn, log: Log
     ) -> Node:
-        """A server to which there are up to *count* channels."""
+        """A Redis server, with up to *count* channels to it."""
         ...
 
     async def pause(self, seconds: float) -> None: ...

@@ -23,13 +23,13 @@ class Effect(StrEnum):
     """What a change of the clock does to a schedule."""
 
     SKIPPED = "skipped"
-    """Local times that do not exist that day are not fired for."""
+    """No firing for local times that do not exist that day."""
     MOVED = "moved"
-    """They are fired for once, right after the gap."""
+    """One firing, right after the gap, for local times that do not exist that day."""
     DOUBLED = "doubled"
-    """Local times that come twice that day are fired for twice."""
+    """Two firings for local times that come twice that day."""
     ONCE = "once"
-    """They are fired for once, the first time."""
+    """One firing, at the first of the two, for local times that come twice that day."""
 
 
 class ClockChange(msgspec.Struct, frozen=True):

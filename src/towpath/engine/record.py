@@ -17,7 +17,8 @@ _START, _LAST_LEASE = struct.Struct("<B6s3s"), struct.Struct("<7sI")
 """First: state and parts, tick, and how far the tick is ahead of the time of submission. Then, if
 the job was ever leased: token and attempts, followed by the worker's zero-terminated name."""
 _STATE, _WAS_LEASED, _NOT_PLAIN, _UNKNOWN = 7, 8, 16, 64
-"""Bits of the first byte: the state's code, the parts that follow, and the lowest unused one."""
+"""Bits of the first byte: the state's code (three bits), a lease follows, a map follows, and the
+lowest bit that no release uses yet."""
 _SIZE = struct.Struct("<I")
 
 STATES = (

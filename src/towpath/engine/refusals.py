@@ -21,7 +21,7 @@ from towpath.errors import (
 
 
 class QueueUnknown(ServerError):
-    """The server has no options of the queue yet. The engine stores them and repeats the call."""
+    """Redis has no options of the queue yet. The engine stores them and repeats the call."""
 
     code = "queue_unknown"
     external = False

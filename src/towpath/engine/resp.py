@@ -29,7 +29,7 @@ class SlotUnknown(RedisError):
 
 
 class ErrorReply(RedisError):
-    """The server answered with an error; the text is the server's, without a leading `ERR`."""
+    """Redis answered with an error; the text is that of Redis, without a leading `ERR`."""
 
     @property
     def code(self) -> str:
@@ -38,11 +38,11 @@ class ErrorReply(RedisError):
 
 
 class LoginRefused(ErrorReply):
-    """The server refused the user's name or password, or requires a login."""
+    """Redis refused the user's name or password, or requires a login."""
 
 
 class ScriptUnknown(ErrorReply):
-    """The server does not have the script that a digest names."""
+    """Redis does not have the script that a digest names."""
 
 
 class Redirected(ErrorReply):
@@ -79,7 +79,7 @@ _NOT_SERVING = ("LOADING ", "ERR max number of clients reached")
 
 
 def error_reply(text: str) -> RedisError:
-    """The exception for an error that a server replied with."""
+    """The exception for an error that Redis replied with."""
     if text.startswith(_NOT_SERVING):
         return ConnectionLost(text)
     if text.startswith("ERR "):

@@ -26,7 +26,7 @@ from towpath.ids import queue_name, schedule_name
 MOST_AT_ONCE = 1000
 """Firings that are looked at in one round; if more are due, another round follows."""
 PROMPT = minutes(1)
-"""A firing that is late by no more than this was not missed."""
+"""A firing counts as missed if it is later than this."""
 SCHEDULED = "scheduled"
 """The job header that says which instant a job was fired for."""
 _SET_BY_FIRINGS = ("id", "delay", "due")
@@ -214,9 +214,10 @@ class Due(msgspec.Struct, frozen=True):
     firings: tuple[datetime, ...]
     """The instants to submit a job for, in order."""
     last: datetime
-    """The last firing of the schedule after these."""
+    """The latest instant of those looked at: the next look begins after it."""
     missed: int
-    """How many firings no process made in time, whether or not jobs are submitted for them."""
+    """The number of firings that no process made in time, even if jobs are submitted for them now.
+    """
 
 
 def due(when: Schedule, last: datetime, now: datetime, missed: Missed) -> Due:

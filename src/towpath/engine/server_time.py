@@ -1,6 +1,6 @@
 """When to send a call so that it arrives as a job falls due by the clock of Redis, not before.
 
-Each answer contains the server's time at a moment between the sending of the call and the reading
+Each answer contains the time of Redis at a moment between the sending of the call and the reading
 of the answer. So the estimate of its clock gets better with every answer, whatever our wall clock
 says.
 """
@@ -22,7 +22,7 @@ _LEAST = seconds(0.0001)
 
 
 class _Estimate:
-    """The estimate of one server's clock."""
+    """The estimate of the clock of one Redis server."""
 
     __slots__ = ("ahead", "learned_at", "round_trip")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MOST_KEPT = 10_000_000
 _MOST_FIELDS = 100
 _EXACT = 2**53
-"""Up to here the numbers of Lua are exact."""
+"""The largest number up to which Lua represents every integer exactly."""
 _ENCODINGS: dict[str, tuple[tuple[type, ...], Callable[[Any], bytes]]] = {
     "text": ((str,), str.encode),
     "bytes": ((bytes, memoryview), lambda value: value),

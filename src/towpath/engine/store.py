@@ -554,7 +554,9 @@ def _arguments(verb: str, request: Any, version: str) -> tuple[Any, ...]:
 
 
 def _without_version(known: StoredOptions) -> StoredOptions:
-    """The same without a version: it is then made from the options, equal in all processes."""
+    """Returns the same options without a version: a version made from the options is equal in all
+    processes.
+    """
     return msgspec.structs.replace(known, version="")
 
 

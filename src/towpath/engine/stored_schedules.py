@@ -48,7 +48,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes | None = None
     """None in a list."""
     readable: bool = True
-    """False for one that only a newer release can read: it is not fired here."""
+    """False for one that only a newer release can read: this process does not fire it."""
     last: datetime | None = None
     """The time of its last firing."""
     next: datetime | None = None

@@ -1,4 +1,4 @@
-"""How long the calls of an app wait for a server that does not answer.
+"""How long the calls of an app wait for a Redis that does not answer.
 
 A module of its own, so that settings import little.
 """

@@ -15,7 +15,7 @@ _CHECK_EVERY = 1.0
 
 
 class TimeLimit(Protocol):
-    """The limit for each reply of a server."""
+    """The limit for each reply of Redis."""
 
     def stood_still(self, now: float) -> float:
         """Total seconds in which no answer could be read: they do not count."""
@@ -55,7 +55,7 @@ class SharedTimeLimit:
 
     def stood_still(self, now: float) -> float:
         """Total seconds for which the loop stood still while a task waited."""
-        # The same as `_lateness`, without a call: this runs twice for each call to the server.
+        # The same as `_lateness`, without a call: this runs twice for each call to Redis.
         late = now - self._check_at
         if late > self._every and self._timer is not None:
             return self._stood_still + late

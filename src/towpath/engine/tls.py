@@ -1,4 +1,4 @@
-"""TLS to the server: trusted authorities, client certificates, and why a handshake failed."""
+"""TLS to Redis: trusted authorities, client certificates, and why a handshake failed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from towpath.options import Options
 from towpath.supervise import expect_loss
 
 LISTEN_SECONDS = 1.0
-"""How long to listen to a server that took the handshake and then ended the connection."""
+"""How long to listen to a Redis server that took the handshake and then ended the connection."""
 
 
 class Verify(StrEnum):
-    """How a server's certificate is checked."""
+    """How the certificate of a Redis server is checked."""
 
     FULL = "full"
     """It must come from a trusted authority, and be for the host that was asked for."""
@@ -31,7 +31,7 @@ class Verify(StrEnum):
 
 
 class Tls(Options, frozen=True, kw_only=True):
-    """TLS to the server, for rediss:// URLs. The paths are those of PEM files."""
+    """TLS to Redis, for rediss:// URLs. The paths are those of PEM files."""
 
     ca: str | None = None
     """PEM file of authorities to trust in addition to the system's."""

@@ -1,4 +1,4 @@
-"""Server URLs: which server, how to reach it, and a form that is safe to show."""
+"""URLs of Redis: which servers, how to reach them, and a form that is safe to show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Topology(StrEnum):
 
 
 class ServerUrl(msgspec.Struct, frozen=True):
-    """A parsed URL. `str()` shows it without the password."""
+    """A parsed URL of Redis. `str()` shows it without the password."""
 
     topology: Topology
     tls: Tls | None
@@ -34,7 +34,7 @@ class ServerUrl(msgspec.Struct, frozen=True):
     sentinel_username: str | None = None
     sentinel_password: str | None = None
     durability: str | None = None
-    """The durability class of the server, for a user who may not read its configuration."""
+    """The durability class of Redis, for a user who may not read its configuration."""
 
     def __str__(self) -> str:
         if not self.hosts:

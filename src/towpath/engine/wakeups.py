@@ -464,7 +464,7 @@ class _Listener:
         if self.waiters.call_one(name):
             await asyncio.sleep(0)  # the woken waiter's claim goes before the next read
         else:
-            self._give_back(name)  # no waiter here: another process may have one
+            self._give_back(name)  # another process may have a waiter
 
 
 class Waiter(Protocol):
@@ -609,7 +609,7 @@ def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
 def _wait_ms(answer: Sequence[Any], now: int) -> float:
     """Milliseconds until the queue has a job, as far as is known; 0 or less = now."""
     if any(isinstance(reply, Exception) for reply in answer):
-        return 0  # a broken key, or on another server by now: a claim will meet that
+        return 0  # a key of a wrong type, or one that has moved: a claim handles either
     ready, *firsts = answer
     if ready:
         return 0

@@ -74,7 +74,7 @@ ListedJobIn = Annotated[JobIn, WrapValidator(_fit_or_not)]
 
 
 class SubmittedOut(Answer):
-    """A job that exists."""
+    """A submitted job, new or not."""
 
     model_config = example(id="01M7GVED010SD2EKCZFPMACZNZ", state="ready", existed=False)
 

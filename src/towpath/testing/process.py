@@ -140,7 +140,7 @@ class WorkerProcess(Startable):
         log: Path | None = getattr(self, "_log", None)
         return log.read_text(errors="replace") if log and log.exists() else self._last_log
 
-    # -- how -------------------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------
 
     def _launch(self, reading: int) -> ServerProcess:
         command = [sys.executable, "-m", _PROGRAM, str(reading)]

@@ -115,7 +115,8 @@ class ApplicationRoutes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _EXPOSED = ("*", "Location", "Retry-After", "ETag", "Content-Range")
-"""The response headers that pages may read; also by name, for browsers that do not know `*`."""
+"""The response headers that pages may read: all, and some by name for browsers that do not know
+`*`."""
 
 
 class CrossOriginRule(NamedTuple):

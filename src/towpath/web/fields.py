@@ -195,7 +195,7 @@ def json_field(name: str, data: bytes) -> dict[str, Any]:
         if not too_deep(data):
             return {name: msgspec.json.decode(data)}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        pass  # not JSON: the bytes may be meant so
+        pass  # not JSON, which is no error: the bytes are sent in base64
     return {f"{name}_base64": base64.b64encode(data).decode()}
 
 

@@ -247,8 +247,8 @@ class OpenRequests:
         self._watching = Background("watcher of open requests", self._watch)
 
     def limit_connections(self, descriptors: int) -> Connections:
-        """Limit connections to what that many file descriptors allow. One key may use half of them
-        for requests, and the credentials that it issued a quarter.
+        """Limit connections to what *descriptors*, the number of file descriptors, allows. One key
+        may use half of them for requests, and the credentials that it issued a quarter.
         """
         most = min(self._limits.connections, connections_within(descriptors))
         self._of_key = min(self._of_key, max(1, most // 2))

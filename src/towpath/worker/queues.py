@@ -155,7 +155,7 @@ class QueueFollower:
     async def _serve_configured(self, queue: QueueName) -> None:
         try:
             await keep_configuring(self._app, queue, self._log)
-        except TowpathError as error:  # the queue is served with the options that it has
+        except TowpathError as error:  # the queue keeps the options that it has
             log_duty_failure(self._log, "configure", queue, error)
         self._configuring.pop(queue, None)
         self._execution.feeders.go_on(queue)

@@ -1,4 +1,4 @@
-"""Assignment out: leases the best task to the agent that asks for one.
+"""Assignment: leases the best task to the agent that asks for one.
 
 The queue chooses and leases in one step. Then the row is checked, because it may have changed
 meanwhile. A task that the row does not confirm is given back, and no agent sees it.
@@ -94,11 +94,11 @@ class Assignment:
                 task = await self._confirm(lease, request, avoided, owner)
                 if task is not None:
                     return task
-                call = None  # under that name, the claim would return the same lease
+                call = None  # a repeat of the same call would return the lease that was given back
                 continue
             if steady() >= until:
                 return None
-            avoided.clear()  # their limits may be free again
+            avoided.clear()  # repositories that had reached their limit may be below it again
 
     async def reached_limit(self, issue: Issue) -> tuple[str, int] | None:
         """The repository and its limit, if that keeps *issue* from being handed out; else None."""

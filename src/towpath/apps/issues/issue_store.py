@@ -170,7 +170,7 @@ class IssueStore:
     # ── the queue ────────────────────────────────────────────────────────────────────────
 
     async def _submit_new(self, issues: Sequence[Issue]) -> None:
-        """Submit the tasks of new issues, whose rows were stored with the note of it."""
+        """Submit the tasks of new issues, and note in the rows that the queue has them."""
         if issues:
             engine = await self.declare_queue()
             await engine.submit_many(ISSUES, [_job(issue) for issue in issues])
@@ -302,7 +302,7 @@ class IssueStore:
         if await self.keys.restore_lock(issue):
             now = await self.ledger.read(tables.issue_of_task(issue.task_id))
             if now is None or not (now.held and has_hold_of(now, issue)):
-                await self.keys.delete_lock(issue)  # the hold ended after its row was read
+                await self.keys.delete_lock(issue)  # the hold ended after this row was read
 
     async def check_hold(self, issue: Issue, *, how: str = "", why: str = "") -> None:
         """Note the end of the hold in *issue*, if it has ended; else until when it lasts.

@@ -66,14 +66,14 @@ class Roles(_Part, frozen=True, kw_only=True):
 
 
 class WorkLimits(_Part, frozen=True, kw_only=True):
-    """Work in progress; 0 = no limit."""
+    """Limits of the number of tasks that are worked on at once; 0 = no limit."""
 
     agent: Annotated[int, Meta(ge=0, le=100_000)] = 0
     repository: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
 
 
 class Showing(_Part, frozen=True, kw_only=True):
-    """What GitHub shows of who holds an issue."""
+    """How GitHub shows who holds an issue."""
 
     label: str = "in-progress"
     agent_label: str = "agent:{agent}"

@@ -148,7 +148,8 @@ def judge(issue: Issue, policy: IssuePolicy, *, now: int, open_blockers: list[st
             why=reason.why if reason else "",
         )
     if issue.withheld == "dead" and issue.task_type is kind and not policy.withdrawn(issue):
-        return issue  # until its type of task changes, or somebody offers it again
+        # It stays withheld until its type of task changes, or somebody offers it again.
+        return issue
     keeps = bool(issue.task_id) and issue.task_type is kind
     role, urgency = policy.role(issue, kind), policy.urgency(issue)
     issue = replace(issue, task_type=kind, role=role, priority=urgency)

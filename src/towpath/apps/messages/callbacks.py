@@ -123,7 +123,9 @@ class PromptDeliveries:
             self._ready.set()
 
     async def _find_ended(self, message_ids: set[str]) -> list[str]:
-        """Returns the messages that have ended; none while Redis is away, because of sentries."""
+        """Returns the messages that have ended; none while Redis is unreachable, as the sentries
+        then submit the deliveries.
+        """
         try:
             return await self._engine.events.find_ended(MESSAGES, message_ids)
         except ServerError:

@@ -152,7 +152,7 @@ class MessageQueue:
             return _head_waits(lane)
         return 0 if lane.before is None else lane.before + 1 + _head_waits(lane)
 
-    # ── how it is done ───────────────────────────────────────────────────────────────────
+    # ── internals ────────────────────────────────────────────────────────────────────────
 
     async def prepare(self) -> None:
         """Introduce the queues, once. Options that were set before stay."""

@@ -45,7 +45,8 @@ COMMENTS_MOST = 1_000
 REVIEW_MOST = 1024 * 1024
 """In bytes, of a whole review; the limit of a job's result."""
 _SHOWN_REF, _SHOWN_CHARACTERS = 244, 40
-"""Bytes of a branch in a subject, which may have 512; characters that stay of a longer branch."""
+"""The longest branch that a subject shows whole, in bytes (a subject has at most 512), and how many
+characters it shows of a longer one."""
 _CUT = "\n\n… (the reviewer's text was cut here)"
 
 
@@ -142,7 +143,7 @@ class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
             raise TaskInvalid("ref", "pass `ref` for a push, `number` for a pull request")
 
     def is_from(self, host: str) -> bool:
-        """Whether it came from the forge at *host*. A task without a host counts as one of it."""
+        """Whether it came from the forge at *host*. A task without a host fits any."""
         return not self.host or self.host.lower().rstrip("/") == host.lower().rstrip("/")
 
     def packed(self) -> bytes:
@@ -298,5 +299,5 @@ class ReviewState(StrEnum):
 
     @classmethod
     def of(cls, recorded: str) -> ReviewState:
-        """The state for that state of a record."""
+        """The state of a review whose record has the state *recorded*."""
         return cls(recorded.upper())

@@ -163,7 +163,8 @@ class FiringLog:
             late = metrics.own(LATE).labels(queue)
             fired = metrics.own(FIRED)
             for firing in firings:
-                if firing.outcome is not FiringOutcome.HANDED_OVER:  # its end is observed instead
+                # a handed-over timer is observed when it ends
+                if firing.outcome is not FiringOutcome.HANDED_OVER:
                     late.observe(max(firing.late, 0.0))
                 fired.labels(queue, firing.outcome).inc()
         if self._options.log_entries:

@@ -100,7 +100,8 @@ class Registration:
         self._wake.set()
         self._thread.join(2 * _ANSWER_WITHIN_S)
         if self.instance_id is not None:
-            with suppress(ServerAnswered, OSError, ValueError):  # it is dead after 30 s
+            # without heartbeats, it counts as dead after 30 s
+            with suppress(ServerAnswered, OSError, ValueError):
                 self._server.delete(self._path())
         self.instance_id = None
 

@@ -137,7 +137,8 @@ async def _read_instances(known: KnownInstances, log: FiringLog) -> None:
     while True:
         with suppress(ServerError):
             await known.refresh()
-        known.changed.set()  # also without an answer: the pauses of breakers end
+        # even if the read failed, because the pause of a breaker may have ended
+        known.changed.set()
         with suppress(ServerError):
             await log.log_lost_leases()
         await asyncio.sleep(READ_EVERY_S)

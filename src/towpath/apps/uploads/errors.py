@@ -201,7 +201,7 @@ class UploadIncomplete(UploadConflict):
 
 
 class PieceInUse(UploadConflict):
-    """Another upload is joined of this one, and is not completed yet; nothing was changed."""
+    """Another upload is joined from this one, and is not completed yet; nothing was changed."""
 
     code = "piece_in_use"
     remedy = "Wait until the upload that is joined of it has ended, or abort that one first."

@@ -386,8 +386,9 @@ class Ingest:
             _keep(room, part, own, sign=-1)
             await self.drop(upload_id, [chunk.token for chunk in own if chunk.token])
             raise
-        # From here on the chunks in `puts` count, so their bytes stay whatever fails. The bytes of
-        # another request are placed by that, or here for a chunk that brings none.
+        # The chunks in `puts` count from here on, so their bytes stay even if a later step fails.
+        # The bytes of another request are placed by that request, or here if this request has no
+        # bytes for the chunk.
         tokens = {
             chunk.number: put.token
             for chunk, put in zip(chunks, puts, strict=False)

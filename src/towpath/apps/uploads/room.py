@@ -106,7 +106,7 @@ class BodyRoom:
             await self._records.budget.finish(lease, came, slow=slow)
 
     async def watch(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-        """*body*, but no further without a recent renewal of its leases.
+        """Yields *body*; before a piece, renews the leases if the last renewal is old.
 
         Raises BudgetFull, ShareFull.
         """
@@ -115,7 +115,8 @@ class BodyRoom:
             if steady() - self._renewed_at > self._lasts * _UNHEARD:
                 await self._renew()
                 if self._refusal is not None:
-                    await asyncio.get_running_loop().create_future()  # the deadline ends it
+                    # wait for the deadline, which is now
+                    await asyncio.get_running_loop().create_future()
             yield data
         self._is_whole = True
 

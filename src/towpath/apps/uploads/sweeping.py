@@ -109,7 +109,7 @@ class Sweep:
             for store in self._stores():
                 try:
                     await self._abort_orphans(store, swept, older)
-                except BucketNotFound:  # if it is made when needed, nothing is in it yet
+                except BucketNotFound:  # a bucket that is made when needed has no leftovers yet
                     swept.troubles += not self._lifecycle.options.make_bucket
                 except StoreError:
                     swept.troubles += 1

@@ -33,7 +33,7 @@ local function due_jobs(limit)
   for _, id in ipairs(ids) do
     if jobs[id].state == 'delayed' then due[#due + 1] = jobs[id] else set_aside(RETRY, id) end
   end
-  for i = 1, #ids < limit and #changed or 0 do  -- what this same call delayed until now
+  for i = 1, #ids < limit and #changed or 0 do  -- jobs that this call itself has delayed, and that are due
     if changed[i].state == 'delayed' and changed[i].due <= now then due[#due + 1] = changed[i] end
   end
   return due, #ids

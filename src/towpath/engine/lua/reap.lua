@@ -19,7 +19,7 @@
 
 local OUTAGE_MS = 2000  -- a shorter silence is no outage; after an outage, workers renew within that time
 
--- Whether a lease ended while the server could not be reached: then its worker could not renew it,
+-- Whether a lease ended while Redis could not be reached: then its worker could not renew it,
 -- and may be alive.
 local function ended_in_outage(job, expires, away, back, sent)
   if not away or away == 0 or expires <= away then return false end

@@ -40,7 +40,7 @@ local function take_away(job)
   job.state = 'gone'
   leave_lane(job)
   for i = job.changed and #changed or 0, 1, -1 do
-    if changed[i] == job then table.remove(changed, i) end  -- by this same call
+    if changed[i] == job then table.remove(changed, i) end  -- this call has changed the old job before
   end
 end
 

@@ -125,7 +125,7 @@ class SharedChange(Generic[A, R]):
 
 
 def one_change(decide: Decide[T]) -> SharedChange[None, T]:
-    """Return the change *decide* in the form of a shared one, which nobody shares."""
+    """Return *decide* as a shared change whose calls are made one by one."""
     return SharedChange(lambda connection, _: decide(connection), lambda answer: [answer])
 
 

@@ -396,8 +396,8 @@ _first_of_lane = (
 _looked_for_anew = (
     update(jobs).where(jobs.c.seq.in_(_first_of_lane)).values(relay_at=bindparam("now"))
 )
-"""Makes a relay look for earlier records of a lane: Redis delivered a later one, and may have lost
-them."""
+"""Sets the records at the front of a lane to be checked by a relay: Redis delivered a later record
+first, and may have lost them."""
 
 
 def _turns(options: Mapping[QueueName, QueueOptions]) -> Callable[[str], Select[Any]]:

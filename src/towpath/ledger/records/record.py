@@ -200,7 +200,7 @@ def new_record(queue: str, payload: bytes, **options: Unpack[RecordOptions]) -> 
         rule = "version, revision and follows need a subject"
         raise InvalidOption("subject", subject, rule=rule)
     if subject is not None:
-        subject = job_id(subject)  # the same rule: text of a bounded length
+        subject = job_id(subject)  # a subject follows the rules of job ids
         version = None if version is None else integer("version", version, 0, _LATEST_VERSION)
     revision, follows = (None if named is None else _revision(named) for named in about)
     job = new_job(payload, **cast("JobOptions", given))
@@ -385,7 +385,7 @@ def next_name(id: str, job: str) -> str:
 
 Row = RowMapping | dict[str, Any]
 Tell = Callable[[Sequence[Row]], Callable[[Connection], None]]
-"""Takes changed rows. Returns a function that puts events for those that have ended."""
+"""Given changed rows, returns a function that puts events for those that have ended."""
 _EVENT_FIELDS = ("queue", "id", "state", "subject", "attempts")
 
 

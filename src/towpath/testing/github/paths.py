@@ -63,7 +63,7 @@ class Api:
             return early.reply
         return Reply(501, {"message": f"the double has no {request.method} {request.path}"})
 
-    # ── what requests are about ──────────────────────────────────────────────────────────
+    # ── objects that requests name ───────────────────────────────────────────────────────
 
     def _by_id(self, id: int) -> str:
         for repository in self._repositories.values():

@@ -27,7 +27,8 @@ __all__ = ["TABLES"]
 
 _numbers = msgspec.json.Decoder(frozenset[int])
 _CALL_MS = 60_000
-"""Time in ms for a noted change of labels to reach GitHub, with the difference of two clocks."""
+"""Time in ms until GitHub has a change of labels that a row notes, plus the difference between the
+two clocks."""
 _i, _r, _s = issues.c, repositories.c, selectors.c
 
 

@@ -54,7 +54,7 @@ class QueueWork(NamedTuple):
     """What changed rows leave to do in the queue, in the published keys, and in other rows."""
 
     submit: list[Issue]
-    """New issues whose tasks the queue does not have yet; their rows say so."""
+    """New issues whose rows already name a task that the queue does not have yet."""
     update: list[Issue]
     """Issues whose tasks in the queue differ from their rows."""
     delays: list[Issue]
@@ -64,7 +64,9 @@ class QueueWork(NamedTuple):
 
 
 class ChangedIssues(NamedTuple):
-    """What a transaction has changed, in the order asked for, and what is left to do."""
+    """The rows that a transaction has changed, in the order of the request, and the work that is
+    left to do.
+    """
 
     changes: list[IssueChange]
     work: QueueWork
@@ -73,7 +75,7 @@ class ChangedIssues(NamedTuple):
 
 
 Answer = tuple[ChangedIssues, list[Recorded]]
-"""What was changed, and the records of projections, for `ledger.jobs.decide`."""
+"""The changed rows, and the records of projections, for `ledger.jobs.decide`."""
 
 
 def change_issues(
@@ -220,7 +222,7 @@ def _write_rows(connection: Connection, some: Sequence[tuple[Issue | None, Issue
     if new := [row_of(after) for before, after in some if before is None]:
         try:
             connection.execute(insert(issues), new)
-        except IntegrityError as error:  # another process added one first
+        except IntegrityError as error:  # another process has just inserted one of these rows
             raise Overtaken from error
     for before, after in some:
         if before is not None:
@@ -266,13 +268,13 @@ def _new_repository(name: str, source: str) -> dict[str, Any]:
 def _insert_row(connection: Connection, table: Table, values: dict[str, Any]) -> None:
     try:
         connection.execute(insert(table), values)
-    except IntegrityError as error:  # another process was faster
+    except IntegrityError as error:  # another process has just inserted this row
         raise Overtaken from error
 
 
 def note_intent(some: Sequence[Issue]) -> Write[list[bool]]:
-    """Note what the queue is about to get of each issue; False for an issue whose row has changed
-    since. The note adds one to the revision.
+    """Note the task that the queue is about to get for each issue; False for an issue whose row has
+    changed since. The note adds one to the revision.
     """
 
     def write(connection: Connection) -> list[bool]:
@@ -339,7 +341,7 @@ def move_issue(id: str, repository: str) -> Decide[str]:
                 moved = update(issues).where(*same).values({**names, "revision": _i.revision + 1})
                 try:
                     _require_one(connection, moved)
-                except IntegrityError as error:  # another process added a row there
+                except IntegrityError as error:  # another process has just inserted a row there
                     raise Overtaken from error
             return replaced.task_id if replaced is not None else ""
 
@@ -411,7 +413,7 @@ def store_pages(repository: str, some: Sequence[KnownPage]) -> Write[None]:
         connection.execute(delete(pages).where(pages.c.path.in_(paths)))
         try:
             connection.execute(insert(pages), rows)
-        except IntegrityError as error:  # another process has read them just now
+        except IntegrityError as error:  # another process has just stored these pages
             raise Overtaken from error
 
     return write

@@ -33,7 +33,8 @@ async def reviews(
     found = await service.list(state=state, after=after or None)
     states = list(ReviewState)
     alone = False
-    with suppress(ServerError):  # the reviews are shown while Redis is away
+    # the list comes from the database, so it is shown even if Redis is unreachable
+    with suppress(ServerError):
         alone = (await engine.inspect.counts(REVIEWS)).no_worker
     return page.show(
         "reviews/list.html", found=found, state=state, states=states, alone=alone, live=REVIEWS

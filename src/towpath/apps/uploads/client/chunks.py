@@ -27,7 +27,7 @@ class ChunksToSend:
             while self._left:
                 if found := self._take(most):
                     return found
-                self._change.wait(1.0)  # other threads have the rest, and may return it
+                self._change.wait(1.0)  # other threads send the rest, and may return some of it
             return None
 
     def _take(self, most: int) -> range:

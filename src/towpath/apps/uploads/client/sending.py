@@ -204,7 +204,7 @@ class Sending:
         """
         try:
             running = RunningChecksum(Algorithm.CRC64NVME)
-            running.update(b"")  # imports the library
+            running.update(b"")  # the first use imports the library
         except ModuleNotFoundError:
             running = RunningChecksum(Algorithm.SHA256)
         piece = memoryview(bytearray(_READ))
@@ -413,7 +413,7 @@ def _has_ended(reply: ServerReply) -> bool:
 
 
 def _is_full(reply: ServerReply) -> bool:
-    """Whether the only reason of a refusal is lack of room."""
+    """Whether the server refused only for lack of room."""
     return reply.code in ("budget-full", "share-full")
 
 

@@ -74,7 +74,7 @@ class Part(NamedTuple):
     size: int
     etag: str
     checksum: Checksum | None = None
-    """KnownChunk after sending the part; not every store lists it."""
+    """Known after the part was sent; not every store lists it."""
 
 
 class ObjectStore(Protocol):

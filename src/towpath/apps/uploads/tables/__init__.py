@@ -189,7 +189,7 @@ def named(owner: str, idempotency_key: str) -> Callable[[Connection], Upload | N
 
 
 def joined_of(piece: str) -> Callable[[Connection], Upload | None]:
-    """An upload under way that is joined from *piece*, if there is one."""
+    """Read the upload under way that *piece* is a piece of; None if there is none."""
     names = _d.concat.startswith(f"{FINAL};"), _d.concat.contains(piece, autoescape=True)
     query = select(documents).where(_d.status.in_(_OPEN), *names)
 

@@ -4,7 +4,7 @@
 
 -- *counted*: whether the job counts towards the worker's limit.
 local function lease_job(job, worker, lease, counted)
-  if job.counted then zrem(HELD .. job.worker, job.id) end  -- of another worker, until this same call
+  if job.counted then zrem(HELD .. job.worker, job.id) end  -- this call has taken the job from that worker
   local ttl = job.lease or lease
   job.state, job.score, job.ttl = 'leased', now + ttl, ttl
   job.token, job.attempts, job.worker = next_token(), job.attempts + 1, worker

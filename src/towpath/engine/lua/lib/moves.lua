@@ -67,7 +67,8 @@ local function enter_dead(job, reason)
   note('dead', job.id)
 end
 
--- An entry that can't be the id of a job is shown under a name that can.
+-- Returns the id of the dead job that stands for a stray entry: the entry, or its bytes in hex if
+-- no job can have it as its id.
 local function showable(id)
   if string.find(id, '^[\32-\126]+$') and #id <= 512 then return id end
   local hex = string.gsub(string.sub(id, 1, 100), '.', function(c)

@@ -6,7 +6,7 @@ local WAKES_KEPT_MS = 10000  -- a wake-up without a waiter expires; waiters look
 local notes, noted = {}, {}  -- event -> ids, and the events in the order they came
 local wanted = false         -- whether a waiter should look for work
 local wanted_of = {}         -- selector -> the same for its waiters
-local called = {}            -- the selectors of these whose list has no wake-up yet
+local called = {}            -- those of these selectors whose list has no wake-up yet
 
 local function note(event, id)
   local ids = notes[event]

@@ -13,7 +13,8 @@ local function last_firing(name)
   return words and tonumber(string.match(words, '^%d+')) or 0, words or ''
 end
 
--- The note behind the words of a schedule whose last firing moves on without a job.
+-- The ending of the stored text if the last firing moves on without a job: that the schedule was
+-- never fired, or for which time it was.
 local function unfired(words)
   if words == '' or string.find(words, ', not fired yet$') then return ', not fired yet' end
   return string.match(words, ', fired for %d+$') or ', fired for ' .. string.match(words, '^%d+')
