@@ -170,7 +170,7 @@ class Events:
             return await wait.end(job, limit, since=since)
         finally:
             ends.leave(wait)
-            if ends.nobody:
+            if ends.is_empty:
                 # Nothing is awaited in between, so no other caller can use `ends` after its end.
                 ends.close()
                 self._ends.pop(job.queue, None)
@@ -243,7 +243,7 @@ class _EndWaits:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def nobody(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether no waiter is left."""
         return not self._waits
 

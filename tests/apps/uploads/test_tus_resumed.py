@@ -103,7 +103,7 @@ class TestALookAtAnUpload:
         async def completed_first(own: Lifecycle, upload_id: str) -> Upload:
             fields = {"final_size": 5, "etag": "made"}
             row = await own.row(upload_id)
-            await own.ledger.write(tables.moved(row, Status.COMPLETED, fields))
+            await own.ledger.write(tables.change_status(row, Status.COMPLETED, fields))
             return await real(own, upload_id)
 
         monkeypatch.setattr(Lifecycle, "restore", completed_first)

@@ -281,7 +281,7 @@ class Appending:
             _, offset = await self._read_progress(upload_id, upload.plan)
         if offset > size:
             raise UploadConflict(upload_id, f"already has {offset} bytes, more than {size}")
-        await self._lifecycle.ledger.write(tables.sized(upload, size))
+        await self._lifecycle.ledger.write(tables.save_size(upload, size))
         closed = await self.records.state(upload_id).size(size)
         await self._lifecycle.submit_after_size(upload_id, closed)
         await self._read_progress(upload_id, plan)  # the last chunk may be whole now
@@ -302,7 +302,7 @@ class Appending:
         Raises UploadNotFound, UploadConflict, UploadIncomplete, and as `start` does.
         """
         named = idempotency_key or f"join-{sha256(' '.join(pieces).encode()).hexdigest()}"
-        before = await self._lifecycle.ledger.read(tables.named(owner, named))
+        before = await self._lifecycle.ledger.read(tables.read_by_key(owner, named))
         size = 0
         for id in pieces:
             piece = await self._lifecycle.row(id)

@@ -95,7 +95,7 @@ class Lifecycle:
 
     async def row(self, upload_id: str) -> Upload:
         """Read the row of an upload. Raises UploadNotFound."""
-        found = await self.ledger.read(tables.found(upload_id))
+        found = await self.ledger.read(tables.read_upload(upload_id))
         if found is None:
             raise UploadNotFound(upload_id)
         return found
@@ -132,7 +132,7 @@ class Lifecycle:
     async def save_size(self, upload_id: str, known: KnownSize) -> None:
         """Save the size of an upload in its row, then submit the job that is ready, if any."""
         upload = await self.row(upload_id)
-        await self.ledger.write(tables.sized(upload, known.size))
+        await self.ledger.write(tables.save_size(upload, known.size))
         await self.submit_after_size(upload_id, known)
 
     async def submit_after_size(self, upload_id: str, known: KnownSize) -> None:
@@ -188,7 +188,7 @@ class Lifecycle:
         changes = {"generation": generation, "error": None}
         if parts is None:
             changes["s3_upload_id"] = None
-        if not await self.ledger.write(tables.moved(upload, Status.UPLOADING, changes)):
+        if not await self.ledger.write(tables.change_status(upload, Status.UPLOADING, changes)):
             return None
         upload = await self.row(upload.upload_id)
         if upload.generation != generation or not upload.status.open:
@@ -216,7 +216,7 @@ class Lifecycle:
             return await self.reopen(upload)
         generation = upload.generation + 1
         changes = {"generation": generation, "error": None}
-        if not await self.ledger.write(tables.moved(upload, Status.UPLOADING, changes)):
+        if not await self.ledger.write(tables.change_status(upload, Status.UPLOADING, changes)):
             return None
         upload = await self.row(upload.upload_id)
         try:
@@ -293,7 +293,9 @@ class Lifecycle:
             if not upload.status.open or upload.generation != generation:
                 return
             reason = error[:_ERROR_LONGEST]
-            if await self.ledger.write(tables.moved(upload, Status.FAILED, {"error": reason})):
+            if await self.ledger.write(
+                tables.change_status(upload, Status.FAILED, {"error": reason})
+            ):
                 break
         state = self.records.state(upload_id)
         fields = {"error_message": reason}
@@ -310,7 +312,7 @@ class Lifecycle:
         Returns False if its row has changed meanwhile. What can't be deleted now is left to the
         sweep.
         """
-        if not await self.ledger.write(tables.moved(upload, status)):
+        if not await self.ledger.write(tables.change_status(upload, status)):
             return False
         await self.remove(upload, status)
         return True
@@ -342,7 +344,7 @@ class Lifecycle:
         """The upload under way that is joined from *upload*, if there is one."""
         if not upload.partial:
             return None
-        return await self.ledger.read(tables.joined_of(upload.upload_id))
+        return await self.ledger.read(tables.read_joined_from(upload.upload_id))
 
     async def expire(self, upload: Upload) -> bool:
         """Expire *upload*, unless it was active recently or an upload under way is joined from it.
@@ -351,14 +353,14 @@ class Lifecycle:
         """
         if (final := await self.final_of(upload)) is not None:
             until = max(final.deadline.timestamp() * 1000, wall_ms() + _JOINED_AGAIN)
-            await self.ledger.write(tables.extended(upload, round(until)))
+            await self.ledger.write(tables.set_deadline(upload, round(until)))
             return False
         expiry = round(self.options.expiry.total_seconds() * 1000)
         with suppress(UploadUnknown):
             fields, _ = await self.records.state(upload.upload_id).look()
             until = int(fields["updated_at"]) + expiry
             if until > wall_ms():
-                await self.ledger.write(tables.extended(upload, until))
+                await self.ledger.write(tables.set_deadline(upload, until))
                 return False
         return await self.end(upload, Status.EXPIRED)
 

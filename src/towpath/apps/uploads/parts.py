@@ -227,7 +227,7 @@ class Storing:
                 content_type=fresh.mime_type,
                 algorithm=part_algorithm(fresh),
             )
-            counts = await self._lifecycle.ledger.write(tables.begun(fresh, made.id))
+            counts = await self._lifecycle.ledger.write(tables.save_multipart(fresh, made.id))
             if counts != made.id:
                 await store.abort(made)
             if counts is None:
@@ -260,7 +260,7 @@ class Storing:
         if plan.size is None or len(chart.parts) != plan.total_parts:
             return  # chunks are missing again
         if upload.size is None:  # a rebuild without Redis recognizes the object by its size
-            await self._lifecycle.ledger.write(tables.sized(upload, plan.size))
+            await self._lifecycle.ledger.write(tables.save_size(upload, plan.size))
         store = self._lifecycle.store_of(upload.bucket)
         parts = [part_of(number, entry) for number, entry in sorted(chart.parts.items())]
         try:
@@ -393,7 +393,7 @@ class Storing:
         # A piece of another upload is no document, so it has no event.
         put = None if upload.partial else self._lifecycle.ledger.outbox.putting([event])
         fields = {"etag": made.etag, "final_size": made.size, "size": made.size, "error": None}
-        change = tables.moved(upload, Status.COMPLETED, fields, also=put)
+        change = tables.change_status(upload, Status.COMPLETED, fields, also=put)
         active = await self._lifecycle.ledger.write(change)
         if not active:
             now = await self._lifecycle.row(upload.upload_id)

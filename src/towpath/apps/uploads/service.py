@@ -110,7 +110,7 @@ class UploadService:
         self._lifecycle.store_of(bucket)
         row = self._new_row(new, bucket, owner=owner, idempotency_key=idempotency_key)
         upload, existed = await self._lifecycle.ledger.decide(
-            tables.started(
+            tables.insert_upload(
                 row,
                 most_open=self.options.open_per_key,
                 most_bytes=self.options.bytes_per_key,

@@ -181,7 +181,7 @@ class Sweep:
             gone = 0
             for upload in found:
                 if await self._lifecycle.remove(upload, upload.status):
-                    await self._lifecycle.ledger.write(tables.removed(upload))
+                    await self._lifecycle.ledger.write(tables.note_removal(upload))
                     gone += 1
                 else:
                     swept.troubles += 1

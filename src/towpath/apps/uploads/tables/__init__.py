@@ -110,7 +110,9 @@ def _upload(row: RowMapping) -> Upload:
 # ── starting ─────────────────────────────────────────────────────────────────────────────
 
 
-def started(row: dict[str, Any], *, most_open: int, most_bytes: int) -> Decide[tuple[Upload, bool]]:
+def insert_upload(
+    row: dict[str, Any], *, most_open: int, most_bytes: int
+) -> Decide[tuple[Upload, bool]]:
     """Insert *row*, or find the upload of its Idempotency-Key; returns it, and whether it existed.
 
     Raises UploadDiffers, QuotaReached.
@@ -171,12 +173,12 @@ def _find(connection: Connection, upload_id: str) -> Upload | None:
     return None if row is None else _upload(row)
 
 
-def found(upload_id: str) -> Callable[[Connection], Upload | None]:
+def read_upload(upload_id: str) -> Callable[[Connection], Upload | None]:
     """The upload, if there is one."""
     return lambda connection: _find(connection, upload_id)
 
 
-def named(owner: str, idempotency_key: str) -> Callable[[Connection], Upload | None]:
+def read_by_key(owner: str, idempotency_key: str) -> Callable[[Connection], Upload | None]:
     """The upload that *owner* has started with this Idempotency-Key, if there is one."""
     same = _d.owner == owner, _d.idempotency_key == idempotency_key
     query = select(documents).where(*same)
@@ -188,7 +190,7 @@ def named(owner: str, idempotency_key: str) -> Callable[[Connection], Upload | N
     return read
 
 
-def joined_of(piece: str) -> Callable[[Connection], Upload | None]:
+def read_joined_from(piece: str) -> Callable[[Connection], Upload | None]:
     """Read the upload under way that *piece* is a piece of; None if there is none."""
     names = _d.concat.startswith(f"{FINAL};"), _d.concat.contains(piece, autoescape=True)
     query = select(documents).where(_d.status.in_(_OPEN), *names)
@@ -247,7 +249,7 @@ def of_nodes(nodes: Sequence[str]) -> Callable[[Connection], Mapping[str, Upload
 # ── changing ─────────────────────────────────────────────────────────────────────────────
 
 
-def moved(
+def change_status(
     upload: Upload,
     status: Status,
     values: Mapping[str, Any] = NONE,
@@ -275,7 +277,7 @@ def moved(
     return write
 
 
-def begun(upload: Upload, s3_upload_id: str) -> Write[str | None]:
+def save_multipart(upload: Upload, s3_upload_id: str) -> Write[str | None]:
     """Save the id of the multipart upload, unless the row has one; returns the id in the row.
 
     Returns None if the upload is no longer under way.
@@ -294,7 +296,7 @@ def begun(upload: Upload, s3_upload_id: str) -> Write[str | None]:
     return write
 
 
-def extended(upload: Upload, deadline: int) -> Write[bool]:
+def set_deadline(upload: Upload, deadline: int) -> Write[bool]:
     """Set the deadline of *upload*, which was active."""
     return lambda connection: bool(
         connection.execute(
@@ -305,7 +307,7 @@ def extended(upload: Upload, deadline: int) -> Write[bool]:
     )
 
 
-def removed(upload: Upload) -> Write[bool]:
+def note_removal(upload: Upload) -> Write[bool]:
     """Note that the bytes of *upload*, which was aborted or expired, are deleted."""
     return lambda connection: bool(
         connection.execute(
@@ -316,7 +318,7 @@ def removed(upload: Upload) -> Write[bool]:
     )
 
 
-def sized(upload: Upload, size: int) -> Write[bool]:
+def save_size(upload: Upload, size: int) -> Write[bool]:
     """Save the size of an upload that was started without one."""
     return lambda connection: bool(
         connection.execute(
