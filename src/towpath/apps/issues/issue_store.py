@@ -60,6 +60,8 @@ class ClaimRefusal(StrEnum):
 
     CHANGED = "changed"
     """The row no longer offers the task; the task is withdrawn."""
+    STALE = "stale"
+    """The lease has ended, and the row has noted a newer one of the same task, which stays."""
     LIMIT = "limit"
     """The limit of its repository is reached, or an issue with a higher priority exists."""
 
@@ -132,6 +134,10 @@ class IssueStore:
         if changed.limited:
             return ClaimRefusal.LIMIT
         issue = changed.changes[0].after if changed.changes else None
+        if issue is not None and lease.token < issue.highest_token:
+            # If Redis lost data and its clock is behind, its next token must still be higher.
+            await self.engine.queues.incarnation(ISSUES, floor=issue.highest_token)
+            return ClaimRefusal.STALE
         if issue is None or issue.token != lease.token:
             return ClaimRefusal.CHANGED
         await self.keys.write_lock(issue)

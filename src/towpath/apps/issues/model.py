@@ -177,6 +177,8 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None
     """The owner of the API key that requested the task; None = the fencing token is enough."""
     token: int = 0
+    last_token: int | None = None
+    """The fencing token of the last hold, which stays when that hold ends; None = unknown."""
     held_since: int = 0
     expires: int = 0
     """When to check the lease, in ms; it may have been renewed."""
@@ -208,6 +210,11 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def held(self) -> bool:
         return bool(self.agent)
+
+    @property
+    def highest_token(self) -> int:
+        """The highest fencing token that the row has had. A claim with a lower one is outdated."""
+        return max(self.token, self.last_token or 0)
 
     @property
     def delayed_until(self) -> int:

@@ -201,14 +201,17 @@ def hold(
     since: int,
     expires: int,
 ) -> Issue:
-    """The row held by *agent*, for *owner*, if it still offers the task."""
-    if issue.task_id != task_id or issue.withheld:
+    """The row held by *agent*, for *owner*, if it still offers the task and has had no hold with a
+    higher fencing token: a server may get here after its lease has ended.
+    """
+    if issue.task_id != task_id or issue.withheld or token < issue.highest_token:
         return issue
     return replace(
         issue,
         agent=agent,
         owner=owner,
         token=token,
+        last_token=token,
         held_since=since,
         expires=expires,
         not_before=0,

@@ -11,7 +11,7 @@ from sqlalchemy.engine import RowMapping
 from towpath.apps.issues.model import Issue, IssueSource, IssueState, TaskType
 from towpath.ledger.database.tables import Tables
 
-TABLES = Tables("issues", version="0003", steps=__package__ or "")
+TABLES = Tables("issues", version="0004", steps=__package__ or "")
 
 issues = Table(
     "towpath_issues_issues",
@@ -52,6 +52,7 @@ issues = Table(
     Column("agent", String(64), nullable=False, doc="The agent that holds it; empty = none."),
     Column("owner", String(100), doc="Owner of the key that requested its task; null = none."),
     Column("token", BigInteger, nullable=False, doc="Token of the agent's lease."),
+    Column("last_token", BigInteger, doc="Token of the last hold, also after its end."),
     Column("held_since", BigInteger, nullable=False, doc="When the agent got it."),
     Column("expires", BigInteger, nullable=False, doc="When to check the lease again."),
     Column("outcome", Text, nullable=False, doc="Outcome of its last task."),
