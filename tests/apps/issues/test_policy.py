@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.apps.issues.services import IssueServices
 from towpath.apps.issues.forms import IssueOut
@@ -264,6 +265,17 @@ class TestTheLockForOutsiders:
         await issues.service.release(task.task_id, task.token)
         await issues.service.store.restore_lock(held)
         assert asked(server, "GET", "issue_lock_octo/repo#1") is None
+
+    async def test_the_late_lock_of_a_former_hold_leaves_that_of_the_present_one(
+        self, issues: IssueServices, server: EmbeddedServer
+    ) -> None:
+        await issues.put(1)
+        await issues.take()
+        held = await issues.get_issue(1)
+        until = asked(server, "PEXPIRETIME", "issue_lock_octo/repo#1")
+        for expires in (held.expires - 60_000, held.held_since - 60_000):
+            await issues.store.keys.write_lock(replace(held, expires=expires))
+            assert asked(server, "PEXPIRETIME", "issue_lock_octo/repo#1") == until
 
     async def test_a_key_with_braces_cannot_be_published(self, issues: IssueServices) -> None:
         space = issues.engine.space("issues.locks", SCRIPTS / "locks")
