@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from inspect import signature
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from fastapi import Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from towpath.clock import Duration
 from towpath.web.auth import key_of
@@ -266,6 +266,18 @@ class BodyRoute(APIRoute):
         return super().get_route_handler()
 
 
+def direct_app(handle: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+    """Return the ASGI app of a route without the stacks that FastAPI keeps for dependencies with
+    `yield`.
+    """
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await handle(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    return app
+
+
 class DirectRoute(BodyRoute):
     """A route whose function takes a JSON body and dependencies of the request alone, and returns
     the response itself.
@@ -277,14 +289,7 @@ class DirectRoute(BodyRoute):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        handle = self.get_route_handler()
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await handle(Request(scope, receive, send))
-            await response(scope, receive, send)
-
-        # FastAPI's own app has a stack for dependencies with `yield`, which are not allowed here.
-        self.app = app
+        self.app = direct_app(self.get_route_handler())
 
     def get_body_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         function, found, field = self.endpoint, _found_in_request(self.dependant), self.body_field
@@ -399,14 +404,14 @@ class Deliveries:
 
 def _network(scope: Scope) -> str:
     """The client's address; of an IPv6 address the /64, which usually belongs to one customer."""
-    host = scope["client"][0] if scope.get("client") else ""
+    host: str = scope["client"][0] if scope.get("client") else ""
+    if ":" not in host:
+        return host
     try:
-        address = ip_address(host)
+        address = IPv6Address(host)
     except ValueError:
         return host
-    if isinstance(address, IPv6Address):
-        return str(address.ipv4_mapped or int(address) >> 64)
-    return host
+    return str(address.ipv4_mapped or int(address) >> 64)
 
 
 # ── checks ───────────────────────────────────────────────────────────────────────────────
