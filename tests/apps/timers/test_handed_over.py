@@ -103,6 +103,46 @@ async def test_a_handed_over_timer_is_completed_by_its_token_once(
     await eventually_async(logged)
 
 
+async def test_a_repeated_completion_is_logged_once(instance: AcceptingInstance) -> None:
+    log, key = instance.app.state.services["timers"].log, TypeKey(TYPE, "shop")
+    await instance.engine.submit(instance.queue, b'{"params": 1}', id="plain")
+    await instance.called("plain")
+    headers = {"handler": RECORDED}
+    jobs = instance.app.state.ledger.jobs
+    await jobs.submit(instance.queue, b'{"params": 1}', id="recorded", headers=headers)
+    await eventually_async(lambda: _is(len(instance.receiver.requests) == 2))
+    for request in instance.receiver.requests:
+        call = msgspec.json.decode(request.body)
+        for _ in range(2):
+            answer = await instance.say("complete", call["task_id"], token=call["token"])
+            assert (answer.status_code, answer.json()["state"]) == (200, "done")
+    await log.flush()
+    found = [firing for firing in (await log.read(key)).firings if firing.outcome == "done"]
+    assert sorted(firing.task_id for firing in found) == ["plain", "recorded"]
+
+
+async def test_a_completion_after_an_answer_of_200_is_not_logged_again(
+    instance: AcceptingInstance,
+) -> None:
+    log, key = instance.app.state.services["timers"].log, TypeKey(TYPE, "shop")
+    instance.receiver.answer = http()
+    await instance.engine.submit(instance.queue, b'{"params": 1}', id="a")
+
+    async def logged() -> bool:
+        return [firing.outcome for firing in (await log.read(key)).firings] == ["done"]
+
+    await eventually_async(logged)
+    call = msgspec.json.decode(instance.receiver.requests[0].body)
+    answer = await instance.say("complete", "a", token=call["token"])
+    assert (answer.status_code, answer.json()["state"]) == (200, "done")
+    await log.flush()
+    assert await logged()
+
+
+async def _is(fact: bool) -> bool:  # noqa: FBT001 -- a fact
+    return fact
+
+
 async def test_the_app_of_a_handed_over_timer_may_be_in_the_body_or_the_query(
     instance: AcceptingInstance,
 ) -> None:

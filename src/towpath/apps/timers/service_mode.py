@@ -279,7 +279,7 @@ class ServiceMode:
         """Settle the lease, log it, and return the new state. For a recorded timer, the record
         decides first, then the lease is settled in Redis.
         """
-        lease, record = held.lease, held.record
+        lease, record, was_done = held.lease, held.record, held.is_done
         if record is not None and self._jobs is not None:
             from towpath.ledger.records.recorder import LedgerRecorder  # noqa: PLC0415 -- an extra
 
@@ -294,7 +294,8 @@ class ServiceMode:
         # If the record has the outcome, a refusal by Redis does not matter.
         state = outcome if isinstance(outcome, State) else _STATE_AFTER[type(settlement)]
         reason = settlement.reason if isinstance(settlement, Fail | Bury) else None
-        self._log.add(held.key, [held.firing(state, reason)])
+        if not was_done:  # a repeat: whoever completed the timer first has logged it
+            self._log.add(held.key, [held.firing(state, reason)])
         return state
 
 
@@ -306,6 +307,13 @@ class _Held(NamedTuple):
     lease: Lease
     job: JobInfo | None
     record: Record | None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the timer was done already when this was read."""
+        if self.record is not None:
+            return self.record.state == "completed"
+        return self.job is not None and self.job.state is State.DONE
 
     @property
     def attempt(self) -> int:
