@@ -3,9 +3,24 @@
 Each type has a capped stream in Redis, bounded by age, entries and bytes. Firings are collected and
 written a moment later: a process that is killed loses its last firings, but no timers.
 
-Workers report the attempts that they have settled (`on_settled` of the handlers of timers). An
-attempt that was handed over to an instance has a second entry when it ends: the service logs it if
-the instance settles it, and `log_lost_leases` logs it if its lease ends before.
+Who logs the end of an attempt:
+
+    end                                             logged by
+    ----------------------------------------------  ------------------------------------------------
+    the worker has settled it with an exchange, or  `add_worked` or `add_called`: `on_settled` of
+    its settlement was refused (LOST)               the handler, called by `Execution.settled`
+    service mode: the answer was 202                `add_called`, as HANDED_OVER; its end below
+    the instance settles it by its token, after     `ServiceMode._settle`. Repeats are not logged
+    the 202
+    the lease ends after the 202                    `log_lost_leases`, in the process that made the
+                                                    call; nobody if that process is gone
+    the instance settles it by its token during     both: as the instance settled it, and as the
+    the call, and then answers 200                  worker's own settlement ended
+    no instance was called                          nobody: the attempt does not count
+    the lease was lost while the handler ran        nobody
+    the heartbeat's thread has settled it, because  nobody: the loop in which the log lives is
+    the event loop was blocked                      blocked
+    the process was killed                          nobody
 """
 
 from __future__ import annotations
