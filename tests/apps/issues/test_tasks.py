@@ -195,6 +195,18 @@ class TestAServerThatDiesWhileItHoldsALock:
         assert (await issues.get_issue(1)).outcome
         assert issues.metric("towpath_issues_ended_total", "expired") == 1
 
+    async def test_a_hold_ends_although_a_later_claim_that_no_row_notes_holds_the_task(
+        self, issues: IssueServices
+    ) -> None:
+        await issues.put(1)
+        await issues.take("ann")
+        wait = seconds(HANGS)
+        [later] = await issues.engine.claim(ISSUES, worker="dead", lease=wait, wait=wait)
+        await issues.wait_for_end_of_hold(1)
+        assert issues.metric("towpath_issues_ended_total", "expired") == 1
+        await issues.engine.release(later)
+        assert (await issues.take("bob")).token > later.token
+
     async def test_the_queue_gets_a_task_whose_server_died_after_it_stored_the_row(
         self, issues: IssueServices
     ) -> None:

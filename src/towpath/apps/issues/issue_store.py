@@ -311,7 +311,8 @@ class IssueStore:
                 await self.keys.delete_lock(issue)  # the hold ended after this row was read
 
     async def check_hold(self, issue: Issue, *, how: str = "", why: str = "") -> None:
-        """Note the end of the hold in *issue*, if it has ended; else until when it lasts.
+        """Note the end of the hold in *issue*, if it has ended; else until when it lasts. A lease
+        with another fencing token is of another hold.
 
         *how* and *why* are the end in a word and in a line, if the caller knows it. Raises
         ServerError, LedgerError.
@@ -320,7 +321,7 @@ class IssueStore:
             job = await self.engine.inspect.job(job_ref(ISSUES, issue.task_id))
         except JobNotFound:
             job = None
-        if job is not None and job.state is State.LEASED:
+        if job is not None and job.state is State.LEASED and job.token == issue.token:
             expires = instant_ms("expires_at", job.expires_at) if job.expires_at else 0
             await self.change(issue.id, partial(extend_hold, seen=issue, expires=expires))
             return
