@@ -119,10 +119,23 @@ async def before_the_state(timed: TimedUploads) -> None:
 
 
 async def before_the_place(timed: TimedUploads) -> None:
-    """Bytes that count are found though they are still staged."""
+    """Bytes that count are found though they are still staged: the job of the part was submitted
+    by another request, which brought another chunk.
+    """
     view = await timed.start()
     await timed.dies(Chunks, "place", lambda: timed.put(view))
-    await timed.swept()
+    await timed.services.lifecycle.submit(Work(view.upload.upload_id, 1, 0))
+    await timed.services.work()
+    await timed.is_completed(view)
+
+
+async def before_the_place_and_the_job(timed: TimedUploads) -> None:
+    """The sweep places bytes that count, and submits the job of the part."""
+    view = await timed.start()
+    await timed.dies(Chunks, "place", lambda: timed.put(view))
+    await timed.services.service.sweeping.once(older=ZERO)
+    assert timed.server.ask("KEYS", "upload:*:staging:*") == []
+    await timed.services.work()
     await timed.is_completed(view)
 
 
@@ -201,7 +214,8 @@ async def before_redis_is_told(timed: TimedUploads) -> None:
 
 Gap = Callable[[TimedUploads], Awaitable[None]]
 GAPS: list[Gap] = [
-    before_the_bytes, before_the_state, before_the_place, before_the_room_is_kept, before_the_job,
+    before_the_bytes, before_the_state, before_the_place, before_the_place_and_the_job,
+    before_the_room_is_kept, before_the_job,
     without_the_bytes, without_the_state, before_the_room_is_given_back, before_the_row,
     before_redis_is_told,
 ]  # fmt: skip
@@ -237,6 +251,13 @@ FAULTS: list[tuple[Gap, PlantedFault]] = [
             "staged bytes that count are not found",
             RECORDS, "Chunks.fetch", "for number in tokens.keys() - set(placed):",
             "for number in ():",
+        ),
+    ),
+    (
+        before_the_place_and_the_job,
+        PlantedFault(
+            "chunks that count stay staged",
+            RECORDS, "UploadRecords.sync", "if staged:", "if False:",
         ),
     ),
     (

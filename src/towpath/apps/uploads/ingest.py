@@ -387,12 +387,10 @@ class Ingest:
             await self.drop(upload_id, [chunk.token for chunk in own if chunk.token])
             raise
         # The chunks in `puts` count from here on, so their bytes stay even if a later step fails.
-        # The bytes of another request are placed by that request, or here if this request has no
-        # bytes for the chunk.
+        # The bytes of another request are placed, too: that request may have died before it did
+        # so, and this client is told that its chunk was received.
         tokens = {
-            chunk.number: put.token
-            for chunk, put in zip(chunks, puts, strict=False)
-            if put.token and chunk.token in ("", put.token)
+            chunk.number: put.token for chunk, put in zip(chunks, puts, strict=False) if put.token
         }
         counted = [chunk for chunk in chunks if chunk.token and _counts(chunk, tokens)]
         answered = chunks[: len(puts)] if is_tail else chunks

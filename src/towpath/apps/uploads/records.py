@@ -169,11 +169,13 @@ class Chunks:
             if len(piece) < PIECE:
                 return pieces
 
-    async def gone(self, tokens: Mapping[int, str]) -> dict[int, str]:
-        """Returns the chunks of *tokens* whose bytes are gone."""
+    async def find_gone(self, tokens: Mapping[int, str]) -> tuple[list[int], list[int]]:
+        """Returns the chunks whose bytes are gone, and those that are staged and not placed."""
+        if not tokens:
+            return [], []
         items = [word for pair in tokens.items() for word in pair]
-        found: Sequence[bytes] = await self._record.read("find_gone", items=items) if items else ()
-        return {int(found[i]): found[i + 1].decode() for i in range(0, len(found), 2)}
+        gone, staged = await self._record.read("find_gone", items=items)
+        return [int(number) for number in gone], [int(number) for number in staged]
 
     async def delete(self, numbers: Iterable[int], tokens: Iterable[str] = ()) -> None:
         """Delete chunks, and what is staged under *tokens*."""
@@ -500,12 +502,19 @@ class UploadRecords:
     async def sync(self, upload_id: str) -> UploadMap:
         """Returns all chunks and parts, after noting which chunks have lost their bytes.
 
-        Raises UploadUnknown.
+        Places chunks that are counted and still staged: clients do not send again what is not
+        missing, and the request that counted a chunk may have died. Raises UploadUnknown.
         """
-        state = self.state(upload_id)
+        state, chunks = self.state(upload_id), self.chunks(upload_id)
         chart = await state.chart()
-        gone = await self.chunks(upload_id).gone(chart.pending)
-        if not gone or not await state.lose(chart.generation, gone):
+        gone, staged = await chunks.find_gone(chart.pending)
+        if staged:
+            tokens = {number: chart.pending[number] for number in staged}
+            lost, renewed = await chunks.place(tokens, chart.generation)
+            gone += lost
+            await self.budget.renew(upload_id, renewed_parts(chart.plan, [*staged, *renewed]))
+        tokens = {number: chart.pending[number] for number in gone}
+        if not gone or not await state.lose(chart.generation, tokens):
             return chart
         return await state.chart()
 

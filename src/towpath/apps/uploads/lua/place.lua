@@ -21,7 +21,8 @@ for i = 1, #items, 2 do
     redis.call('HSET', HELD, number, token)
     redis.call('PEXPIRE', CHUNKS .. number, expiry)
     placed = true
-  elseif redis.call('HGET', HELD, number) ~= token then
+  elseif redis.call('HGET', HELD, number) ~= token
+      or redis.call('EXISTS', CHUNKS .. number) == 0 then
     gone[#gone + 1] = number
   end
   local tail = 'tail-' .. int(generation) .. '-' .. number
