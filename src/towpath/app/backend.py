@@ -213,7 +213,7 @@ class Backend:
             if self._here is None:
                 engine = self._connect().in_threads()
                 run_to_end(engine.__aenter__())
-                if self._here is not None:  # a signal handler of this thread was faster
+                if self._here is not None:  # set by a signal handler of this thread
                     engine.close_here()
                     return self._here
                 here = self._make_twin(engine)

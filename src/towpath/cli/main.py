@@ -145,7 +145,7 @@ def _may_name_applications(config: str | None) -> bool:
         return True
     files = [Path(config)] if config else [Path("towpath.toml"), Path("pyproject.toml")]
     texts = {file.name: file.read_bytes() for file in files if file.is_file()}
-    shared = texts.pop("pyproject.toml", b"")  # other tools use it, too
+    shared = texts.pop("pyproject.toml", b"")  # pyproject.toml is also used by other tools
     own = [*texts.values(), shared if b"[tool.towpath" in shared else b""]
     return any(b"applications" in text for text in own)
 

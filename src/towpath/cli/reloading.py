@@ -148,7 +148,7 @@ class Reloading:
             changed.update(more)
             unread.update(more)
             if more or not unread:
-                continue  # no change, or an editor that may still write
+                continue  # nothing has changed, or an editor may still be writing
             faults = {path: fault for path in changed if (fault := fault_of(path))}
             for path in sorted(faults.keys() & unread):
                 self._log.emit(events.RELOAD_REFUSED, place=str(path), reason=faults[path])

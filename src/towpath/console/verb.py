@@ -186,7 +186,7 @@ def _command(body: Body) -> Callable[..., None]:
     own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
     own = [
         parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD
-    ]  # its command class adds them
+    ]  # the command class adds these parameters
 
     def command(ctx: typer.Context, **values: Any) -> None:
         given = {name: values.pop(name) for name in _COMMON}

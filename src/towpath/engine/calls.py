@@ -264,7 +264,9 @@ class Calls:
                     attempt += 1
                 except ServerError:
                     if attempt:
-                        node.reconnected(key)  # the refusal may come from another server now
+                        node.reconnected(
+                            key
+                        )  # the next answer may come from another server, which may not refuse
                     raise
         except ServerUnreachable:
             node.gave_up(key, deadline.began(steady()))
@@ -356,7 +358,9 @@ class Calls:
                 self._probe,
                 self._log,
             )
-            node = self._nodes.setdefault(place, new)  # another thread may have made one
+            node = self._nodes.setdefault(
+                place, new
+            )  # another thread may have made a node for this place
         return node
 
     def _new_channel(self) -> Channel:

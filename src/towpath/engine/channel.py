@@ -99,8 +99,8 @@ class Channel:
             return await self._follow_redirect(error, command, trust)
 
     async def send_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The replies of the server responsible for the first command; errors are in their
-        places.
+        """The replies of the server responsible for the first command; an error is returned in
+        its place.
         """
         return await (await self._connection_of(commands[0])).ask_all(commands)
 

@@ -413,7 +413,7 @@ class _Feed:
         if is_lost:
             self._report_loss()
         if reply.is_refused:
-            self._requests.pop(wanted, None)  # so that `_read` asks again soon, and ends all others
+            self._requests.pop(wanted, None)  # `_read` then asks again soon, and ends all followers
             raise QueueHasNoEvents(self._queue)
         return reply
 

@@ -158,7 +158,7 @@ class Events:
         is at the end.
         """
         limit, since = duration("within", within), steady()
-        with suppress(ServerUnreachable):  # it may come back within the time
+        with suppress(ServerUnreachable):  # Redis may answer again before the time is up
             await self.require(job.queue, within=limit.total_seconds() + _LAST)
         if self._blocking is not None:
             return await self._blocking.ended(job, limit, since=since)

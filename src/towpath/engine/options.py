@@ -55,9 +55,9 @@ class EventPolicy(StrEnum):
     """Those that somebody follows: all while somebody follows the queue, the ends of jobs while
     somebody waits for results; and for a minute more. A gap is marked in the stream."""
     ALL = "all"
-    """All, for readers that come later."""
+    """All events, also for readers that come later."""
     NONE = "none"
-    """None: nobody can follow the queue or wait for results."""
+    """No events: the queue can't be followed, and results can't be waited for."""
 
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,7 +273,7 @@ class StoredOptions(msgspec.Struct, frozen=True):
     def _declarations(self) -> dict[str, Any]:
         try:
             return msgspec.json.decode(self.declared or b"{}", type=dict[str, Any])
-        except msgspec.MsgspecError:  # unreadable: the next declaration counts as the first
+        except msgspec.MsgspecError:  # unreadable, so the next declaration counts as the first one
             return {}
 
 

@@ -223,7 +223,10 @@ class Schedules:
         """
         target, name = queue_name(queue), schedule_name(name)
         answer = await self._store.write("delete_declared", target, lambda _: [name], call)
-        if answer not in (b"deleted", b"forgotten"):  # the latter by a release before this one
+        if answer not in (
+            b"deleted",
+            b"forgotten",
+        ):  # earlier releases: "forgotten"
             raise ScheduleNotFound(target, name)
 
     async def fire(

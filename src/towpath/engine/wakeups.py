@@ -429,7 +429,7 @@ class _Listener:
             try:
                 await self._read_once()
             except TROUBLE:
-                # Each waiter looks for work itself, and meets the trouble or finds it over.
+                # Each waiter looks for work itself, and so notices whether the trouble is over.
                 await self._channel.hang_up()
                 self.waiters.call_all()
                 await asyncio.sleep(_AFTER_TROUBLE)
@@ -556,7 +556,7 @@ class PeriodicCheck:
                     for queues in self._by_server(self._waiters.names()):
                         await self._check(queues, every)
             except TROUBLE:
-                # Each waiter claims, and meets the trouble or finds it over.
+                # Each waiter claims, and so notices whether the trouble is over.
                 await self._channel.hang_up()
                 self._waiters.call_all()
         await self._channel.close()

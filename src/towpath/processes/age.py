@@ -10,7 +10,8 @@ from towpath.clock import Duration, seconds
 
 _IMPORTED = time.monotonic()
 _START_FIELD = 19
-"""Index of the start time, in ticks since the boot, behind the name in `/proc/self/stat`."""
+"""Index of the start time (in ticks since the boot) among the fields of `/proc/self/stat` that come
+after the program's name."""
 
 
 def process_age() -> Duration:

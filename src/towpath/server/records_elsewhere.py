@@ -35,7 +35,7 @@ class RecordsElsewhere:
         try:
             own = await self._ledger.identity()
             workers = await self._engine.workers.list() if own else []
-        except TowpathError:  # readiness reports it
+        except TowpathError:  # `/readyz` reports the outage
             return self._found
         found = find_records_elsewhere(workers, own) if own else {}
         for queue in found.keys() - self._found.keys():

@@ -221,7 +221,7 @@ async def _deliver(data: bytes, to: socket.socket, size: int) -> bool:
     loop = asyncio.get_running_loop()
     for start in range(0, len(data), size):
         await loop.sock_sendall(to, data[start : start + size])
-        await asyncio.sleep(0)  # so that the client may read this piece alone
+        await asyncio.sleep(0)  # lets the client read this piece before the next one
     return True
 
 

@@ -87,7 +87,7 @@ class Poll:
         server stops before. A result for a client that has left is passed to *give_back*. With
         *waits*, the request counts as a waiting claim.
         """
-        with closing(asking):  # it may never be awaited, if too many claims wait
+        with closing(asking):  # if too many claims wait, *asking* is never awaited
             return await self._while_connected(asking, give_back, waits=waits)
 
     async def _while_connected(

@@ -51,7 +51,9 @@ class UnhandledJobs:
         """Returns a Release that leaves the job to other workers. The attempt does not count."""
         if self._budgets.setdefault(lease.queue, _Budget()).spend():
             age = seconds(0) if anew else _age(lease)
-            delay = min(age + SHORTEST, LONGEST)  # doubles, as the age is the sum of the delays
+            delay = min(
+                age + SHORTEST, LONGEST
+            )  # the age is the sum of the delays, so this doubles the delay
         else:
             # At a full second, as other such jobs: the exchanges in between are short then.
             late = lease.claimed_ms + randrange(*_LATE_MS)  # noqa: S311 -- jitter

@@ -255,7 +255,7 @@ class IssueStore:
             job = await self.engine.inspect.job(job_ref(ISSUES, issue.task_id))
         except JobNotFound:
             return
-        if job.state not in ENDED_STATES:  # it was retried since
+        if job.state not in ENDED_STATES:  # the task was retried meanwhile
             return
         _, why = describe_end(job, "")
         end = partial(end_hold, seen=issue, job=job, why=why, now=wall_ms())

@@ -156,7 +156,7 @@ async def show(
             try:
                 why = (await timers.explain(key, id)).text
             except TowpathError:
-                why = None  # it has ended since, or only its record exists
+                why = None  # the timer has ended meanwhile, or has a record and no job
     if session.out.as_json:
         session.out.object(view.timer_fields(timer) | ({"why": why} if why else {}))
     else:

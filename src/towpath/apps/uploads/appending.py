@@ -319,7 +319,7 @@ class Appending:
             raise UploadConflict(piece.upload_id, "is on another drive")
         if piece.status in (Status.ABORTED, Status.EXPIRED):
             raise UploadGone(piece.upload_id, piece.status)
-        if piece.status is Status.FAILED:  # resumes it, as it is needed
+        if piece.status is Status.FAILED:  # `look` resumes a failed upload
             piece = (await self.look(piece.upload_id)).upload
         if piece.status.open:
             chart = await self._uploads.chart(piece.upload_id)

@@ -44,7 +44,7 @@ def parts_of(
     """
     copied = max(copied, -(-sum(sizes) // (MOST_PARTS // 2)), 2 * least)
     made: list[list[ByteSpan]] = []
-    small: list[ByteSpan] = []  # spans that are not enough for a part yet
+    small: list[ByteSpan] = []  # spans that are too small together for a part
     for piece, size in enumerate(sizes):
         start = 0
         while start < size:

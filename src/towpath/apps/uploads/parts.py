@@ -71,7 +71,7 @@ def add_uploads(
         keep=ZERO,
     )
     async def work(payload: bytes, ctx: Context) -> None:
-        lifecycle = Lifecycle(  # of an entered app, which is why it is not made before
+        lifecycle = Lifecycle(  # made here, because the app has its engine only while it is entered
             engine=app.engine,
             chunks=chunks,
             ledger=app.ledger,

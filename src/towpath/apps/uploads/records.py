@@ -445,7 +445,7 @@ class UploadRecords:
             if lack > 0 and await self._needs_client(upload_id, part):
                 left.append((upload_id, part, size))
                 lack -= size
-        if lack > 0:  # even all of them would not make enough room
+        if lack > 0:  # giving up all silent parts would not make enough room
             return False
         for upload_id, part, size in left:
             await self._drop(upload_id, part, size)

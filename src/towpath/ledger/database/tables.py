@@ -81,8 +81,8 @@ class Tables:
 
 
 def lines(own: Tables, others: Iterable[Tables]) -> tuple[Tables, ...]:
-    """Return *own* and *others*. Raises InvalidOption unless each table has a name of its own, with
-    the prefix of their line.
+    """Return *own* and *others* as one tuple. Raises InvalidOption unless each table has a name of
+    its own, with the prefix of its line.
     """
     all_of_them, owners = (own, *others), dict[str, str]()
     for line in all_of_them:

@@ -179,7 +179,7 @@ class Sending:
                 self._send(upload, missing, sent)
             asked = steady()
             upload = self._require_answer("GET", f"{self._path(upload)}?wait={_LOOK_EVERY}")
-            if upload["status"] in _OPEN and steady() - asked < pause:  # answered without waiting
+            if upload["status"] in _OPEN and steady() - asked < pause:  # the server did not wait
                 self._stop.wait(pause)
                 pause = min(pause * 1.5, _LONGEST_LOOK)
 
