@@ -47,12 +47,6 @@ async def drop(session: Session, *, queue: QueueArgument, lane: LaneArgument) ->
     session.out.answer(fields, f"{ref}  dropped; lane {lane} goes on")
 
 
-# Without a callback, typer would turn a group with one verb into that verb.
-@app.callback()
-def lanes() -> None:
-    """Lanes: unblock a parked one."""
-
-
 def register(towpath: typer.Typer) -> None:
     verb(towpath, "pause", examples="towpath pause mails reports")(pause)
     verb(towpath, "resume", examples="towpath resume mails")(resume)
