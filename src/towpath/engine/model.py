@@ -65,7 +65,8 @@ class JobOptions(TypedDict, total=False):
     """The options of a job when it is submitted. The queue decides what is left out.
 
     Each field is declared only here: its type, its kind, a sentence. A new field that is only
-    passed along needs no more than this and an attribute of `JobAttributes`.
+    passed along needs no more than this and an attribute of `JobAttributes`; for handlers, also a
+    property of `Context`.
     """
 
     id: Annotated[str | None, Text(job_id), "Your own id; the same id twice is one job."]

@@ -152,6 +152,8 @@ _NUL = r"\000"
 def _number_fields(text: str) -> list[str]:
     """The fields of `meta` with the numbers that a script's *text* names."""
     names = [first or second for first, second in _NUMBER.findall(text)]
+    if unknown := ", ".join(sorted(set(names) - FIELD_OF.keys())):
+        raise ValueError(f"a script names the number {unknown}, which engine/numbers.py lacks")
     found = {FIELD_OF[name] for name in names} | {word.lower() for word in _PACKED.findall(text)}
     return [field for field in NUMBERS if field in found]
 
