@@ -64,7 +64,17 @@ class TaskRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Assignment:
-    """Hands out the tasks of issues."""
+    """Hands out the tasks of issues. The steps of a request, in their order:
+
+    1. Claim: the queue chooses the best task and leases it (`_claim`).
+    2. Hold: one transaction notes the holder in the row, and creates the record of the job that
+       shows the holder on GitHub (`IssueStore.hold`). If it refuses the claim, the lease is given
+       back, and the request claims again (`_confirm`).
+    3. Publish: the lock key of the issue is written (`PublishedKeys.write_lock`).
+    4. Answer: the agent gets the task with its fencing token.
+
+    Later, in a worker, `projection.Projector` shows the holder on GitHub.
+    """
 
     def __init__(self, store: IssueStore) -> None:
         self._store = store
