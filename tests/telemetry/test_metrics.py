@@ -118,6 +118,12 @@ class TestCounting:
         assert found["towpath_outbox_sent_total", "kafka"] == 42
         assert found["towpath_outbox_refused_total", "kafka"] == 1
 
+    def test_counts_with_the_counter_of_a_metric_of_the_catalogue(self, metrics: Metrics) -> None:
+        """So a counter without a handler or a sink needs no class of its own."""
+        metrics.own(measures.SCHEDULES_FIRED).labels("reviews").inc(40)
+        metrics.schedules("reviews").fired.inc(2)
+        assert scraped(metrics)["towpath_schedules_fired_total", "reviews"] == 42
+
     def test_uses_the_same_counters_again(self, metrics: Metrics) -> None:
         assert metrics.of("reviews", "review") is metrics.of("reviews", "review")
         assert metrics.of("reviews", "review") is not metrics.of("reviews", "rerun")

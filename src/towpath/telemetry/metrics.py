@@ -191,10 +191,9 @@ class Metrics(Collector):
             ProcessCollector(registry=registry)
         self.registry = registry
         self._of: dict[tuple[str, str], HandlerMetrics] = {}
-        self._own: dict[str, Any] = {}
         self._adding = threading.Lock()
         self._reads: dict[str, Read] = {}
-        self._counters = {
+        self._made: dict[str, Any] = {
             spec.name: Counter(spec.name, spec.sentence, spec.labels, registry=registry)
             for spec in measures.CATALOGUE
             if spec.kind is MetricKind.COUNTER
@@ -215,7 +214,7 @@ class Metrics(Collector):
             found = self._of.get((queue, handler))
             if found is None:
                 found = self._of[queue, handler] = HandlerMetrics(
-                    lambda spec: self._counters[spec.name].labels(queue, handler)
+                    lambda spec: self._made[spec.name].labels(queue, handler)
                 )
             return found
 
@@ -225,25 +224,26 @@ class Metrics(Collector):
             if self._of.pop((queue, handler), None) is not None:
                 for spec in measures.CATALOGUE:
                     if spec.kind is MetricKind.COUNTER and spec.labels == measures.PER_HANDLER:
-                        self._counters[spec.name].remove(queue, handler)
+                        self._made[spec.name].remove(queue, handler)
 
     def sink(self, name: str) -> SinkMetrics:
         """The counters of one sink; the first call creates them at 0."""
-        return SinkMetrics(lambda spec: self._counters[spec.name].labels(name))
+        return SinkMetrics(lambda spec: self._made[spec.name].labels(name))
 
     def schedules(self, queue: str) -> ScheduleMetrics:
         """The counters of a queue's schedules; the first call creates them at 0."""
-        return ScheduleMetrics(lambda spec: self._counters[spec.name].labels(queue))
+        return ScheduleMetrics(lambda spec: self._made[spec.name].labels(queue))
 
     def own(self, spec: MetricSpec) -> Any:
-        """A metric of an application: an object of the client library, created at first use."""
+        """Any other metric, as an object of the client library: a counter of this process without a
+        handler, or a metric of an application, which is created at first use."""
         with self._adding:
-            if spec.name not in self._own:
+            if spec.name not in self._made:
                 kind = _KINDS[spec.kind]
                 bounds = {"buckets": BUCKETS} if spec.kind is MetricKind.HISTOGRAM else {}
                 made = kind(spec.name, spec.sentence, spec.labels, registry=self.registry, **bounds)
-                self._own[spec.name] = made
-            return self._own[spec.name]
+                self._made[spec.name] = made
+            return self._made[spec.name]
 
     def watch(self, read: Read, *, place: str = WORKER) -> None:
         """Call *read* for gauges at each scrape, in the scraper's thread.
