@@ -259,8 +259,6 @@ class _Serving:
             sock,
             started=partial(self._print_start, app.state.webhooks, made),
             log=log,
-            grace=self._limits.grace,
-            head_within=self._limits.head_within,
         )
 
     def _app(self) -> Towpath:

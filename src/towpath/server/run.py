@@ -20,12 +20,12 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from towpath.clock import Duration, steady
+from towpath.clock import steady
 from towpath.errors import InvalidOption, TowpathError
 from towpath.supervise import exempt_from_collection
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
-from towpath.web.limits import DEFAULTS
+from towpath.web.limits import ServerLimits
 from towpath.web.open_requests import CONNECTION, RESERVE, Connections
 from towpath.web.problems import TYPES
 
@@ -242,19 +242,18 @@ async def serve(
     *,
     started: Callable[[str], Awaitable[None]],
     log: Log,
-    grace: Duration = DEFAULTS.grace,
-    head_within: Duration = DEFAULTS.head_within,
 ) -> None:
-    """Serve *app* until SIGTERM or SIGINT ends it; open requests have *grace* to finish.
+    """Serve *app* within its limits until SIGTERM or SIGINT ends it.
 
     Raises the limit of open files to the hard limit, and limits the connections so that some files
     are left for Redis, the database and others.
 
     `started` is awaited with the address once requests are answered. A request whose headers
-    take longer than *head_within* is refused.
+    take longer than `head_within` is refused; at the end, open requests have `grace` to finish.
     """
+    limits: ServerLimits = app.state.limits
     connections = app.state.open_requests.limit_connections(raise_descriptors())
-    bounds = {"head_within": head_within.total_seconds(), "all": connections}
+    bounds = {"head_within": limits.head_within.total_seconds(), "all": connections}
     config = uvicorn.Config(
         app,
         http=type("Bounded", (BoundedProtocol,), bounds),
@@ -263,7 +262,7 @@ async def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=max(1, round(grace.total_seconds())),
+        timeout_graceful_shutdown=max(1, round(limits.grace.total_seconds())),
         timeout_keep_alive=65,
     )
     server = _Server(config, app.state.stopping)
