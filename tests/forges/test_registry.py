@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from towpath.apps.reviews.adapters import POSTERS
 from towpath.apps.reviews.http import ROUTES
 from towpath.apps.reviews.model import Forge
 from towpath.apps.reviews.options import ReviewsOptions
@@ -25,10 +26,18 @@ def test_reviews_listen_to_the_webhooks_of_every_forge() -> None:
 
 
 @pytest.mark.parametrize("forge", FORGES, ids=lambda forge: forge.name)
-def test_reviews_have_the_settings_of_every_forge(forge: ForgeSpec) -> None:
+def test_reviews_have_the_secrets_of_every_forge(forge: ForgeSpec) -> None:
+    assert f"{forge.name}_secrets" in {field.name for field in fields_of(ReviewsOptions)}
+
+
+@pytest.mark.parametrize("forge", FORGES, ids=lambda forge: forge.name)
+def test_reviews_have_a_token_and_a_host_for_exactly_the_forges_with_a_poster(
+    forge: ForgeSpec,
+) -> None:
     settings = {field.name for field in fields_of(ReviewsOptions)}
-    assert {f"{forge.name}_{each}" for each in ("secrets", "token", "host")} <= settings
-    assert ReviewsOptions().host_of(forge.name) == forge.host
+    of_poster = {f"{forge.name}_{each}" for each in ("token", "host")}
+    assert settings & of_poster == (of_poster if forge.name in POSTERS else set())
+    assert forge.name not in POSTERS or ReviewsOptions().host_of(forge.name) == forge.host
 
 
 def test_a_listener_is_described_by_its_forge_alone() -> None:

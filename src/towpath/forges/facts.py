@@ -171,7 +171,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """A webhook with a valid signature or token. Its content is decoded only on demand."""
 
     forge: str
-    """`github` or `gitlab`."""
+    """The name of the forge: `github`."""
     id: str
     """The same for every attempt at one delivery. Only GitLab, with a signing token, signs it."""
     named: str

@@ -31,7 +31,7 @@ _POST_WITHIN = seconds(30)
 _HEADERS = {"content-type": "application/json", "accept": "application/json, text/plain"}
 _LARGEST_ANSWER = 8 * 1024 * 1024
 """In bytes: a poster searches a forge's lists, which are long, for what was posted before."""
-_POSTERS: Mapping[str, Callable[[ReviewsOptions, Caller, str], Poster]] = {
+POSTERS: Mapping[str, Callable[[ReviewsOptions, Caller, str], Poster]] = {
     "github": GitHubPoster.of,
     "gitlab": GitLabPoster.of,
 }
@@ -106,7 +106,7 @@ class ReviewAdapters:
         posters: dict[Forge, Poster] = {}
         for forge in sorted(options.posted_to):
             caller = self._caller(options, options.host_of(forge), within=_POST_WITHIN)
-            posters[forge] = _POSTERS[forge](options, caller, options.token_of(forge) or "")
+            posters[forge] = POSTERS[forge](options, caller, options.token_of(forge) or "")
         return posters
 
     def _caller(self, options: ReviewsOptions, url: str, *, within: Duration) -> Caller:

@@ -81,7 +81,11 @@ RepositoryOption = Annotated[
 ]
 ForgeOption = Annotated[
     str | None,
-    typer.Option("--forge", metavar="FORGE", help="Only reviews from github, gitlab or api."),
+    typer.Option(
+        "--forge",
+        metavar="FORGE",
+        help="Only reviews from this source: the name of a forge (github), or api.",
+    ),
 ]
 
 

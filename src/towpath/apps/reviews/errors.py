@@ -46,8 +46,8 @@ class ReviewNotFound(RecordNotFound):
     """There is no review of that id."""
 
     remedy = (
-        "Check the id: it begins with its source (api-, github- or gitlab-). `towpath reviews list`"
-        " shows all reviews. Ended reviews are deleted after a while."
+        "Check the id: it begins with its source, which is api or the name of a forge (github-)."
+        " `towpath reviews list` shows all reviews. Ended reviews are deleted after a while."
     )
 
 

@@ -74,7 +74,9 @@ class ReviewsOptions(Options, frozen=True, kw_only=True):
         duration_ms("within", self.within, least=seconds(0.001))
         Guard(self.allow)
         for forge in FORGES:
-            _check_address(f"{forge.name}_host", self.host_of(forge.name))
+            host: str | None = getattr(self, name := f"{forge.name}_host", None)
+            if host is not None:  # a forge that reviews are not posted to has no host
+                _check_address(name, host)
         self._check_reviewer()
 
     def _check_reviewer(self) -> None:
