@@ -78,7 +78,11 @@ class Part(NamedTuple):
 
 
 class ObjectStore(Protocol):
-    """An object store. It is entered before its first use; leaving it closes its connections."""
+    """An object store. It is entered before its first use; leaving it closes its connections.
+
+    A process makes several from the same options (its server one, its handlers another), and other
+    processes do too: all of them must find the same objects and multipart uploads.
+    """
 
     async def __aenter__(self) -> Self: ...
 
