@@ -437,7 +437,9 @@ class TestManyUploadsWithASmallBudget:
             await budget.finish(body, len(data) * MIB)
             assert sum(held.values()) == await used(budget)
             if found.turn is not None:
-                await records.state(upload_id).commit(1, part, found.turn, PartEntry("e", size))
+                await records.state(upload_id).note_part_stored(
+                    1, part, found.turn, PartEntry("e", size)
+                )
                 await budget.release(upload_id, [part])
                 for other in plan.chunks_of(part):
                     del held[upload_id, other]

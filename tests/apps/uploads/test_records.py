@@ -124,7 +124,7 @@ class TestAChunk:
         self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await fill(put, range(3))
-        await records.state("u1").commit(1, 0, 0, PartEntry("e", 12))
+        await records.state("u1").note_part_stored(1, 0, 0, PartEntry("e", 12))
         await records.chunks("u1").delete(range(3))
         again = await put(1)
         assert (again.duplicate, again.received, again.turn) == (True, 3, None)
@@ -251,7 +251,7 @@ class TestAnUnknownSize:
         self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         assert (await fill(put, range(3))).turn == 0
-        assert not await records.state("u1").commit(1, 0, 0, PartEntry("e", 12))
+        assert not await records.state("u1").note_part_stored(1, 0, 0, PartEntry("e", 12))
         closed = await records.state("u1").close(3)
         assert (closed.last, closed.size) == (True, 12)
         assert (await records.state("u1").close(3)).last
@@ -282,13 +282,13 @@ class TestAPart:
         state = records.state("u1")
         sizes = [12, 12, 12, 12, 2]
         last = [
-            await state.commit(1, part, 0, PartEntry("same", size))
+            await state.note_part_stored(1, part, 0, PartEntry("same", size))
             for part, size in enumerate(sizes)
         ]
         assert last == [False] * 4 + [True]
         # Parts may have equal ETags; a repeated commit gets the same answer.
         assert len((await state.chart()).parts) == 5
-        assert await state.commit(1, 4, 0, PartEntry("same", 2))
+        assert await state.note_part_stored(1, 4, 0, PartEntry("same", 2))
         fields, _ = await state.look()
         assert (fields["status"], fields["uploaded_chunks"]) == ("COMPLETING", "13")
 
@@ -299,7 +299,7 @@ class TestAPart:
         with pytest.raises(PartStale):
             await records.state("u1").take(0, 0, 0)
         with pytest.raises(PartStale):
-            await records.state("u1").commit(0, 0, 0, PartEntry("e", 12))
+            await records.state("u1").note_part_stored(0, 0, 0, PartEntry("e", 12))
 
     async def test_a_part_whose_bytes_expired_is_missing_and_gets_a_new_turn(
         self, records: UploadRecords, upload: Upload, put: PutChunk, server: EmbeddedServer

@@ -41,13 +41,13 @@ TELLING = (
     "Ledger.decide",
     "DirectoryStore",
     "SpaceRecord.put",
-    "SpaceRecord.commit",
+    "SpaceRecord.note_part_stored",
     "Engine.submit",
 )
 """Steps at which each kind of fault is tried always."""
 EACH = (
     "SpaceRecord.reserve SpaceRecord.keep SpaceRecord.put SpaceRecord.finish SpaceRecord.place"
-    " SpaceRecord.commit Engine.submit Ledger.decide"
+    " SpaceRecord.note_part_stored Engine.submit Ledger.decide"
 )
 IN_PARTS = f"{EACH} SpaceRecord.extend DirectoryStore.put_part DirectoryStore.complete"
 TOGETHER_IN_PARTS = f"{EACH} DirectoryStore.put_part DirectoryStore.complete"

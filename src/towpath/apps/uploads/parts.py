@@ -42,8 +42,6 @@ COMPLETED_EVENT = "towpath.upload.completed"
 _LONGEST = days(1)
 """The time limit of a job: enough to read back 5 TiB at 64 MB/s for a SHA-256. Calls that hang end
 sooner, by limits of their own."""
-_MARK = "upload"
-"""The name of the upload's id in the metadata of an object that was put whole."""
 
 
 class BytesGone(Exception):
@@ -152,7 +150,8 @@ class Storing:
             with self._lifecycle.measures.timed(STORE_LATENCY):
                 stored, whole = await self._send_part(upload, part, body)
             try:
-                last = await state.commit(upload.generation, part, turn, entry_of(stored))
+                entry = entry_of(stored)
+                last = await state.note_part_stored(upload.generation, part, turn, entry)
             except UploadError:  # the upload has ended meanwhile: delete what was stored
                 await self._repeat_end(await self._lifecycle.row(upload.upload_id))
                 return
@@ -211,7 +210,7 @@ class Storing:
             upload.s3_key,
             body,
             checksum=wanted if wanted and wanted.algorithm.combines else None,
-            metadata={_MARK: upload.upload_id},
+            metadata={"upload": upload.upload_id},  # for people: nothing reads it
             content_type=upload.mime_type,
         )
 
@@ -286,12 +285,12 @@ class Storing:
         """
         pieces = [await self._lifecycle.row(id) for id in upload.sources]
         if lacking := next(
-            (piece for piece in pieces if not (piece.status.open or complete(piece))), None
+            (piece for piece in pieces if not (piece.status.open or is_completed(piece))), None
         ):
             reason = f"its piece {lacking.upload_id} is {lacking.status}"
             await self._lifecycle.fail(upload.upload_id, upload.generation, reason)
             return
-        if not all(map(complete, pieces)):
+        if not all(map(is_completed, pieces)):
             again = Work(upload.upload_id, upload.generation, turn=turn + 1)
             await self._lifecycle.submit(
                 again, delay=min(seconds(0.1) * 2 ** min(turn, 10), seconds(5))
@@ -314,7 +313,7 @@ class Storing:
         fresh = await self._lifecycle.row(upload.upload_id)
         if fresh.status.open and fresh.generation == upload.generation:
             await self._activate(fresh, made, store)
-        if complete(await self._lifecycle.row(upload.upload_id)):
+        if is_completed(await self._lifecycle.row(upload.upload_id)):
             for piece in pieces:
                 if await self._lifecycle.final_of(piece) is None:
                     await self._lifecycle.end(piece, Status.ABORTED)
@@ -413,7 +412,7 @@ class Storing:
         return await self._lifecycle.publish_progress(upload.upload_id)
 
 
-def complete(upload: Upload) -> bool:
+def is_completed(upload: Upload) -> bool:
     return upload.status is Status.COMPLETED
 
 

@@ -282,10 +282,12 @@ class UploadState:
         _, first, tokens = answer
         return TakenPart(first, len(tokens), [token.decode() for token in tokens], last=False)
 
-    async def commit(self, generation: int, part: int, turn: int, entry: PartEntry) -> bool:
+    async def note_part_stored(
+        self, generation: int, part: int, turn: int, entry: PartEntry
+    ) -> bool:
         """Note that a part is stored; returns whether all parts are. Raises as `take` does."""
         answer = await self._record.run(
-            "commit",
+            "note_part_stored",
             generation=generation,
             part=part,
             turn=turn,

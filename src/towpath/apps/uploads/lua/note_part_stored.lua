@@ -1,4 +1,4 @@
--- commit: notes that a part is stored. The caller that gets `last` submits the completion.
+-- note_part_stored: notes that a part is stored. The caller that gets `last` submits the completion.
 --
 -- keys   state     hash     the published fields, and those of the plan
 --        pending   hash     chunk -> its staging token, until its part is stored
@@ -10,6 +10,7 @@
 --        turn      int      that the caller works for
 --        entry     text     ETag, size and checksum
 --        size      int      bytes
+-- stored commit            its calls are remembered under this name, as in earlier releases
 -- reply  more
 --        last
 --        UPLOAD_UNKNOWN
