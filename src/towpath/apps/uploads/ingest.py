@@ -4,6 +4,8 @@ A request brings one chunk, or several small consecutive ones of one part. Its b
 whole part has room, in pieces: one is written to Redis while the next one arrives. A chunk that is
 shorter than announced, or does not match its digest, never counts. All chunks are counted by
 `Ingest.commit`, also those whose bytes were appended by a client of tus.
+
+These are hops 3 to 10 of a chunk: see the table in docs/explanation/applications.md, "Uploads".
 """
 
 from __future__ import annotations

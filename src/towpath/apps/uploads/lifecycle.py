@@ -48,9 +48,12 @@ class Work(msgspec.Struct, frozen=True):
 
     upload: str
     generation: int
+    """The generation of the upload: grows with each resume and with each rebuild of its state."""
     part: int | None = None
     """None = all parts are stored: complete it."""
     turn: int = 0
+    """How often the part has lost chunks; of a joined upload, how often it waited for its pieces.
+    """
 
     @property
     def id(self) -> str:

@@ -3,6 +3,8 @@
 Both may run twice, in two workers at once, and after a crash at any point: storing a part twice
 overwrites it with the same bytes, the object store completes an object once, and the row changes
 once, in the transaction that puts the event into the outbox.
+
+These are hops 11 to 18 of a chunk: see the table in docs/explanation/applications.md, "Uploads".
 """
 
 from __future__ import annotations

@@ -83,8 +83,10 @@ class CountedChunk(NamedTuple):
     received: int
     part: int
     turn: int | None
-    """The turn of the part, if the part is whole now and not stored yet."""
+    """The turn of the part (how often it has lost chunks), if it is whole now and not stored yet.
+    """
     generation: int
+    """The generation of the upload: grows with each resume and with each rebuild of its state."""
     token: str
     """The staging token of the bytes that count; empty = they are in the object store."""
 
