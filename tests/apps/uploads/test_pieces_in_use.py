@@ -9,7 +9,7 @@ from tests.apps.uploads.tus_client import content, create, patch
 from tests.apps.uploads.uploading import UploadServices, change
 from towpath.apps.uploads.appending import Appending
 from towpath.apps.uploads.errors import PieceInUse
-from towpath.apps.uploads.model import NewUpload, Status
+from towpath.apps.uploads.model import NewUpload, Status, Upload
 from towpath.apps.uploads.service import View
 from towpath.clock import ZERO
 from towpath.embedded import EmbeddedServer
@@ -117,6 +117,23 @@ class TestAStoredPiece:
             await uploads.service.sweeping.once()
         statuses = [await uploads.status(view) for view in (*pieces, final)]
         assert statuses == [Status.EXPIRED] * 3
+
+    async def test_a_piece_that_is_stored_while_it_is_deleted_is_deleted(
+        self, uploads: UploadServices, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its job ends between the reads and the write of the deletion."""
+        piece = await uploads.start(size=1, concat="partial")
+        await uploads.send(piece, b"1")
+        read = uploads.lifecycle.row
+
+        async def row_before_it_is_stored(upload_id: str) -> Upload:
+            found = await read(upload_id)
+            await uploads.work()
+            return found
+
+        monkeypatch.setattr(uploads.lifecycle, "row", row_before_it_is_stored)
+        await Appending(uploads.service).terminate(piece.upload.upload_id)
+        assert await uploads.status(piece) is Status.ABORTED
 
     async def test_an_operator_can_not_abort_a_piece_in_use(self, uploads: UploadServices) -> None:
         [piece] = await self.pieces(uploads, b"1")

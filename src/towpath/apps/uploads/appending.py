@@ -334,12 +334,7 @@ class Appending:
         Raises UploadNotFound, PieceInUse, and UploadConflict for a completed file: it is a document
         now, which its owner keeps.
         """
-        upload = await self._lifecycle.row(upload_id)
-        if upload.partial and upload.status is Status.COMPLETED:
-            await self._uploads.require_unused(upload)
-            await self._lifecycle.end(upload, Status.ABORTED)
-            return
-        await self._uploads.abort(upload_id)
+        await self._uploads.abort(upload_id, stored_piece=True)
 
 
 # ── one body ──────────────────────────────────────────────────────────────────────────────

@@ -349,15 +349,16 @@ class UploadService:
             if await self._lifecycle.revive(upload) is not None:
                 return await self.status(upload_id)
 
-    async def abort(self, upload_id: str) -> View:
+    async def abort(self, upload_id: str, *, stored_piece: bool = False) -> View:
         """Abort an upload that is not completed, and delete its bytes. It can be repeated.
 
-        Raises UploadNotFound, UploadConflict for one that is completed, PieceInUse.
+        With *stored_piece*, a completed piece is aborted as well. Raises UploadNotFound,
+        UploadConflict for an upload that is completed, PieceInUse.
         """
         while True:
             upload = await self._lifecycle.row(upload_id)
             await self.require_unused(upload)
-            if upload.status is Status.COMPLETED:
+            if upload.status is Status.COMPLETED and not (stored_piece and upload.partial):
                 raise UploadConflict(upload_id, "is COMPLETED and can't be aborted")
             if upload.status in (Status.ABORTED, Status.EXPIRED):
                 await self._lifecycle.remove(upload, upload.status)
