@@ -1,6 +1,6 @@
 """The public paths of the dashboard, login sessions, and their protection (S1, S8)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.dashboard.sessions import COOKIE, SessionClient, log_in
-from tests.server.serving import Api, RunningServer, code
+from tests.server.serving import Api, RunningServer, code, up
 from tests.waiting import eventually
 from towpath.clock import hours, minutes, seconds
 from towpath.ledger.ledger import Ledger
@@ -111,8 +111,15 @@ class TestLoggingIn:
 
 
 class TestTheLink:
-    def test_of_towpath_up_logs_in_once_by_post(self, running: RunningServer) -> None:
+    @pytest.fixture
+    def just_started(self, tmp_path: Path) -> Iterator[RunningServer]:
+        """`towpath up` for this test alone: its link is valid for ten minutes only."""
+        with up(tmp_path) as served:
+            yield served
+
+    def test_of_towpath_up_logs_in_once_by_post(self, just_started: RunningServer) -> None:
         """A request that only reads the link, such as a preview, does not use it up."""
+        running = just_started
         link = httpx.URL(Path(running.said["login_file"]).read_text().strip())
         client = running.client(key="")
         for _ in range(2):
