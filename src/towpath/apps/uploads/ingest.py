@@ -403,11 +403,13 @@ class Ingest:
         if tokens:
             is_end = is_end or puts[-1].turn is not None
             # The lease ends before the job is submitted, which releases the room of the part.
+            # A body whose bytes were all dropped keeps no room: its lease ends with the request.
+            brought_none = all(chunk in unused for chunk in chunks if chunk.number in tokens)
             (gone, renewed), _ = await asyncio.gather(
                 self._records.chunks(upload_id).place(
                     tokens, puts[-1].generation, durability=durability
                 ),
-                self._keep_room(upload_id, part, room, is_end=is_end),
+                self._keep_room(upload_id, part, None if brought_none else room, is_end=is_end),
             )
             if renewed:
                 await self._records.budget.renew(upload_id, renewed_parts(plan, renewed))
