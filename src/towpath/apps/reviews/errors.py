@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from towpath.errors import JobDiffers
 from towpath.forges.errors import FieldInvalid
+from towpath.forges.registry import FORGES
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
 
 
@@ -46,7 +47,8 @@ class ReviewNotFound(RecordNotFound):
     """There is no review of that id."""
 
     remedy = (
-        "Check the id: it begins with its source, which is api or the name of a forge (github-)."
+        "Check the id: it begins with its source,"
+        f" {', '.join(f'{forge.name}-' for forge in FORGES)} or api-."
         " `towpath reviews list` shows all reviews. Ended reviews are deleted after a while."
     )
 
